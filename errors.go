@@ -1,0 +1,134 @@
+package leasehold
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// The reasons for which a call can fail, to be matched with [errors.Is]. An error of the library that
+// matches none of them and no context error is trouble with the server: [errors.As] then finds the error
+// of go-redis (a redis.Error, a net.Error) in it.
+var (
+	// ErrHeld: somebody else holds the lock. TryAcquire returns it at once; an Acquire whose context ended
+	// while it waited for the holder matches both it and the context's cause.
+	ErrHeld = errors.New("held by another")
+
+	// ErrLost: the lease is not ours any more, or can no longer be trusted to be. It is final.
+	ErrLost = errors.New("lease lost")
+
+	// ErrReleased: the lease was given back by Release, by WithLock or by Close.
+	ErrReleased = errors.New("lease released")
+
+	// ErrStale: the resource has seen a higher fencing token, so this holder's lease is over.
+	ErrStale = errors.New("stale fencing token")
+
+	// ErrClosed: the Locker was closed.
+	ErrClosed = errors.New("locker closed")
+
+	// ErrNoQuorum: too few nodes of a quorum agreed. The error carries the cause of each node that did not.
+	ErrNoQuorum = errors.New("no quorum")
+
+	// ErrInvalid: an argument cannot be used. Nothing was sent to Redis.
+	ErrInvalid = errors.New("invalid argument")
+)
+
+// Error is the error of every operation on a lock. It prints as
+//
+//	leasehold: acquire "invoice:7": held by another
+//
+// and unwraps to the reason, so [errors.Is] and [errors.As] see through it.
+type Error struct {
+	Op  string // what was attempted: acquire, renew, release, …
+	Key string // the Redis key, prefix included
+	Err error  // why it failed
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("leasehold: %s %q: %v", e.Op, e.Key, e.Err) }
+
+// Unwrap returns the reason.
+func (e *Error) Unwrap() error { return e.Err }
+
+// invalid reports a value that cannot be used and says what would be right.
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrInvalid, fmt.Sprintf(format, args...))
+}
+
+// lost gives ErrLost its reason.
+func lost(why string) error { return fmt.Errorf("%w: %s", ErrLost, why) }
+
+// waitError says how a wait ended: what it was last waiting for, and what ended it.
+type waitError struct {
+	reason error // nil if nothing had been answered
+	ended  error // the context's cause, or ErrClosed
+	ctxErr error // context.Canceled or DeadlineExceeded, which a cause of the caller's own would hide
+}
+
+// ended reports a call that its context cut short; reason may be nil.
+func ended(ctx context.Context, reason error) error {
+	return &waitError{reason: reason, ended: context.Cause(ctx), ctxErr: ctx.Err()}
+}
+
+func (e *waitError) Error() string {
+	if e.reason == nil {
+		return e.ended.Error()
+	}
+	return e.reason.Error() + ": " + e.ended.Error()
+}
+
+func (e *waitError) Unwrap() []error {
+	errs := make([]error, 0, 3)
+	for _, err := range []error{e.reason, e.ended, e.ctxErr} {
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errs
+}
+
+// noAnswerError is the end of one command's own bound, which is not the caller's deadline: it does not
+// match context.DeadlineExceeded, and like a net.Error it says that it is a timeout.
+type noAnswerError struct{ bound time.Duration }
+
+func (e *noAnswerError) Error() string {
+	return fmt.Sprintf("no answer from redis within %v", e.bound.Round(time.Millisecond))
+}
+
+// Timeout reports true, as a net.Error does.
+func (e *noAnswerError) Timeout() bool { return true }
+
+// passing are the codes of the server errors that time can cure: the server is starting, fails over, is
+// full or busy. Every other error that the server answers would be answered again.
+var passing = []string{
+	"LOADING", "READONLY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS", "MISCONF", "OOM", "BUSY",
+	"MOVED", "ASK", "UNBLOCKED",
+}
+
+// transient tells an error that a later attempt may not meet from one that it will.
+func transient(err error) bool {
+	if errors.Is(err, redis.ErrClosed) || errors.Is(err, errReply) {
+		return false
+	}
+	var server redis.Error
+	if !errors.As(err, &server) {
+		return true // the connection, its pool, or no answer at all
+	}
+	msg := server.Error()
+	if strings.HasPrefix(msg, "ERR max number of clients") {
+		return true
+	}
+	for _, code := range passing {
+		// Up to version 6 Redis puts a script's error behind a text of its own, so the code may stand inside.
+		if strings.Contains(msg, code+" ") {
+			return true
+		}
+	}
+	return false
+}
+
+// errReply: the server answered something that no script of ours answers.
+var errReply = errors.New("unexpected reply")

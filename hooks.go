@@ -1,0 +1,120 @@
+package leasehold
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+)
+
+// Hooks are called at the events of a lease's life; a nil one is skipped. They are called outside every
+// lock, from the goroutine that saw the event, so they must return soon: a slow hook delays the renewals of
+// its Locker. They must be safe for concurrent use. A panic in one is contained and logged.
+type Hooks struct {
+	// Start is called before an acquire is first sent. The context that it returns, which may carry a span,
+	// is used for the call and given to the Acquired or GaveUp that always follows.
+	Start func(ctx context.Context, e Event) context.Context
+
+	Acquired func(ctx context.Context, e Event) // a lease was won
+	GaveUp   func(ctx context.Context, e Event) // an acquire ended without a lease
+	Renewed  func(e Event)                      // by hand or in the background
+	Jeopardy func(e Event)                      // the first renewal that failed after one that did not
+	Lost     func(e Event)                      // the lease ended without being released
+	Released func(e Event)                      // the lease was released, or a release failed
+}
+
+// Event is what a hook is told. Fields that an event does not have are zero.
+type Event struct {
+	Key          string // the Redis key
+	Owner        string // the label of WithOwner
+	FencingToken int64  // 0 before the lease is won
+
+	Waited time.Duration // Acquired, GaveUp: since the call
+	Looks  int           // Acquired, GaveUp: commands sent for it
+	Woken  Wake          // Acquired: what led to the last look
+
+	Held  time.Duration // Lost, Released: since the acquire was sent
+	Clean bool          // Released: Redis confirmed that the key was ours and is gone
+	Err   error         // GaveUp, Jeopardy, Lost, a release that is not clean: the reason
+}
+
+// Wake says what ended the wait of an acquire.
+type Wake string
+
+// The ways to win a lock.
+const (
+	WokenAtOnce    Wake = "at once" // it did not wait
+	WokenByMessage Wake = "message" // a release handed the lock over and said so
+	WokenByExpiry  Wake = "expiry"  // the former holder's TTL ran out
+	WokenByTick    Wake = "tick"    // it found the lock at a regular look
+)
+
+// event begins an Event of the attempt or lease.
+func (r *request) event(fence int64) Event {
+	return Event{Key: r.key, Owner: r.o.owner, FencingToken: fence}
+}
+
+// started runs the Start hook.
+func (o *options) started(ctx context.Context, e Event) (derived context.Context) {
+	if o.hooks == nil || o.hooks.Start == nil {
+		return ctx
+	}
+	derived = ctx
+	o.contain(func() {
+		if c := o.hooks.Start(ctx, e); c != nil {
+			derived = c
+		}
+	})
+	return derived
+}
+
+// acquired runs the hook of an acquire's end.
+func (o *options) acquired(ctx context.Context, e Event) {
+	if o.hooks == nil {
+		return
+	}
+	hook := o.hooks.Acquired
+	if e.Err != nil {
+		hook = o.hooks.GaveUp
+	}
+	if hook != nil {
+		o.contain(func() { hook(ctx, e) })
+	}
+}
+
+// hook runs one of the hooks that take no context.
+func (o *options) hook(pick func(*Hooks) func(Event), e Event) {
+	if o.hooks == nil {
+		return
+	}
+	if hook := pick(o.hooks); hook != nil {
+		o.contain(func() { hook(e) })
+	}
+}
+
+func onRenewed(h *Hooks) func(Event)  { return h.Renewed }
+func onJeopardy(h *Hooks) func(Event) { return h.Jeopardy }
+func onLost(h *Hooks) func(Event)     { return h.Lost }
+func onReleased(h *Hooks) func(Event) { return h.Released }
+
+// log writes the one line of an event: never the token, which is the proof of ownership.
+func (o *options) log(level slog.Level, msg string, e Event) {
+	if o.logger == nil {
+		return
+	}
+	o.logger.LogAttrs(context.Background(), level, msg,
+		slog.String("key", e.Key),
+		slog.Int64("fencing_token", e.FencingToken),
+		slog.String("owner", e.Owner),
+		slog.Any("reason", e.Err))
+}
+
+// contain runs code of the user's.
+func (o *options) contain(f func()) {
+	defer func() {
+		if p := recover(); p != nil && o.logger != nil {
+			o.logger.Error("leasehold: a hook panicked", "panic", fmt.Sprint(p))
+		}
+	}()
+	f()
+}

@@ -1,0 +1,344 @@
+package leasehold
+
+import (
+	"container/heap"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// maxRenewing bounds the renewals of a Locker that have been handed to the sender and are not answered.
+	maxRenewing = 1024
+	// firstRetry is the pause after a first failed renewal; it doubles.
+	firstRetry = 50 * time.Millisecond
+)
+
+// keeper is the one renewer of a Locker, and the timer of all its deadlines. Every live lease stands in its heap, by the
+// next moment at which something is to be done about it. There is no goroutine per lease and none that sleeps: one timer
+// fires at the earliest of those moments and runs tick, so a Locker whose leases need nothing runs nothing.
+//
+// A lease enters the heap in the goroutine that won it, before anybody can release it, and a release withdraws it from
+// renewing before it is sent. What is late after that (an answer, a tick) meets a lease that says so (Lease.check), so no
+// order of events arms a lease that has ended.
+type keeper struct {
+	l *Locker
+
+	mu       sync.Mutex // guards what follows and every Lease's entry; never held with a Lease's
+	leases   byNext
+	timer    *time.Timer
+	fires    time.Time // when the timer does; zero: it does not
+	ticking  bool
+	answers  []renewalAnswer
+	renewing int // handed to the sender
+	last     moment
+	closed   bool
+	idle     sync.WaitGroup // a tick
+}
+
+// entry is a lease's place in the heap.
+type entry struct {
+	next time.Time
+	pos  int  // from 1; 0: not in the heap
+	over bool // ended: never in the heap again
+}
+
+// renewal is the state of a lease's automatic renewing, guarded by the lease's mutex.
+type renewal struct {
+	auto     bool
+	due      time.Time // of the next renewal
+	flight   *call     // the renewal under way
+	late     time.Time // when it counts as failed
+	failures int       // in a row
+}
+
+// renewalAnswer is the outcome of one automatic renewal.
+type renewalAnswer struct {
+	x       *Lease
+	flight  *call
+	begun   moment
+	waiters int
+	err     error
+}
+
+// add begins to keep a lease. It reports false if the Locker has been closed.
+func (k *keeper) add(x *Lease) bool {
+	x.mu.Lock()
+	next := x.next()
+	x.mu.Unlock()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.closed {
+		return false
+	}
+	k.put(x, next)
+	return true
+}
+
+// put moves a lease to its next moment; one that has ended stays out. k.mu is held.
+func (k *keeper) put(x *Lease, next time.Time) {
+	if x.keep.over {
+		return
+	}
+	x.keep.next = next
+	if x.keep.pos == 0 {
+		heap.Push(&k.leases, x)
+	} else {
+		heap.Fix(&k.leases, x.keep.pos-1)
+	}
+	k.arm()
+}
+
+// remove forgets a lease that has ended.
+func (k *keeper) remove(x *Lease) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	x.keep.over = true
+	if x.keep.pos > 0 {
+		heap.Remove(&k.leases, x.keep.pos-1)
+	}
+}
+
+// live returns the leases that have not ended.
+func (k *keeper) live() []*Lease {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.leases)
+}
+
+// close stops the timer and waits for a tick that is running.
+func (k *keeper) close() {
+	k.mu.Lock()
+	k.closed = true
+	if k.timer != nil {
+		k.timer.Stop()
+	}
+	k.leases, k.answers = nil, nil
+	k.mu.Unlock()
+	k.idle.Wait()
+}
+
+// arm sets the timer to the earliest moment. It is not set back when that is later than before: a tick too many costs
+// less than a timer per acquire. k.mu is held.
+func (k *keeper) arm() {
+	if k.ticking || k.closed {
+		return
+	}
+	var next time.Time
+	switch {
+	case len(k.answers) > 0:
+		next = time.Now()
+	case len(k.leases) > 0 && k.renewing < maxRenewing:
+		next = k.leases[0].keep.next
+	default:
+		return
+	}
+	if !k.fires.IsZero() && !next.Before(k.fires) {
+		return
+	}
+	k.fires = next
+	if k.timer == nil {
+		k.timer = time.AfterFunc(time.Until(next), k.tick)
+	} else {
+		k.timer.Reset(time.Until(next))
+	}
+}
+
+// tick does what is due, until nothing is.
+func (k *keeper) tick() {
+	k.mu.Lock()
+	if k.closed || k.ticking {
+		k.mu.Unlock()
+		return
+	}
+	k.ticking = true
+	k.fires = time.Time{}
+	k.idle.Add(1)
+	defer k.idle.Done()
+	for {
+		answers, due := k.ready()
+		if len(answers)+len(due) == 0 || k.closed {
+			break
+		}
+		k.mu.Unlock()
+		for _, a := range answers {
+			k.answered(a)
+		}
+		for _, x := range due {
+			k.turn(x)
+		}
+		k.mu.Lock()
+	}
+	k.ticking = false
+	k.arm()
+	k.mu.Unlock()
+}
+
+// ready takes what is due. k.mu is held.
+func (k *keeper) ready() (answers []renewalAnswer, due []*Lease) {
+	answers, k.answers = k.answers, nil
+	now := k.l.now()
+	if asleep := now.wall - k.last.wall - int64(now.Sub(k.last.Time)); !k.last.IsZero() && asleep > int64(time.Second) {
+		due = slices.Clone(k.leases) // the machine was suspended, or its wall clock set: judge every lease now
+	}
+	k.last = now
+	for len(k.leases) > 0 && !k.leases[0].keep.next.After(now.Time) && k.renewing+len(due) < maxRenewing {
+		due = append(due, heap.Pop(&k.leases).(*Lease))
+	}
+	return answers, due
+}
+
+// turn does what is due about one lease and puts it back, unless it has ended.
+func (k *keeper) turn(x *Lease) {
+	_ = x.check()
+	now := k.l.now()
+
+	x.mu.Lock()
+	late := x.flight
+	if late == nil || now.Before(x.late) {
+		late = nil
+	} else {
+		x.flight = nil // its answer still counts if it comes in time, but is not waited for
+	}
+	x.mu.Unlock()
+	if late != nil {
+		k.l.store.withdraw(late)
+		k.leave()
+		_ = x.renewed(now, 0, &noAnswerError{x.late.Sub(x.due)})
+	}
+
+	x.mu.Lock()
+	if late != nil {
+		x.failed(now)
+	}
+	if x.renewable() && x.flight == nil && !now.Before(x.due) {
+		k.enter()
+		x.late = now.Add(min(max(x.r.o.every(x.ttl)/2, 20*time.Millisecond), callBound))
+		// Only queued here, so that x.mu is not held across a send; under x.mu, so that a Release finds the flight or
+		// the flight finds the Release.
+		x.flight = k.renew(x, now)
+	}
+	next := x.next()
+	x.mu.Unlock()
+
+	k.mu.Lock()
+	k.put(x, next)
+	k.mu.Unlock()
+}
+
+// renew hands a renewal to the sender. x.mu is held.
+func (k *keeper) renew(x *Lease, begun moment) *call {
+	var c *call
+	c = k.l.store.renewLater(&x.r, func(flight *call, waiters int, err error) {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.answers = append(k.answers, renewalAnswer{x, flight, begun, waiters, err})
+		k.arm()
+	})
+	return c
+}
+
+// answered takes in the answer to an automatic renewal.
+func (k *keeper) answered(a renewalAnswer) {
+	x := a.x
+	x.mu.Lock()
+	awaited := x.flight == a.flight
+	if awaited {
+		x.flight = nil
+	}
+	x.mu.Unlock()
+	if awaited {
+		k.leave()
+	}
+	if x.renewed(a.begun, a.waiters, a.err) != nil && a.err == nil {
+		return // over
+	}
+	x.mu.Lock()
+	switch {
+	case a.err == nil:
+		x.failures = 0
+		x.due = x.nextDue(a.begun)
+	case awaited:
+		x.failed(k.l.now())
+	}
+	next := x.next()
+	x.mu.Unlock()
+	k.mu.Lock()
+	k.put(x, next)
+	k.mu.Unlock()
+}
+
+func (k *keeper) enter() {
+	k.mu.Lock()
+	k.renewing++
+	k.mu.Unlock()
+}
+
+func (k *keeper) leave() {
+	k.mu.Lock()
+	k.renewing--
+	k.mu.Unlock()
+}
+
+// renewable reports whether the lease is to be renewed at all. x.mu is held.
+func (x *Lease) renewable() bool {
+	return x.auto && x.err == nil && !x.releasing && !x.capped() && !x.l.isClosed()
+}
+
+// next is the moment at which the keeper must see to the lease. x.mu is held.
+func (x *Lease) next() time.Time {
+	next := x.deadline.Time
+	if x.renewable() {
+		due := x.due
+		if x.flight != nil {
+			due = x.late
+		}
+		if due.Before(next) {
+			next = due
+		}
+	}
+	return next
+}
+
+// nextDue is when a lease that was renewed by a call begun then is to be renewed again: a little early by chance, so that
+// leases that were taken together do not stay together.
+func (x *Lease) nextDue(begun moment) time.Time {
+	every := x.r.o.every(x.ttl)
+	return begun.Add(every - rand.N(every/10+1))
+}
+
+// failed plans the next try after a renewal that failed: soon, by chance, growing, and while the deadline leaves time for
+// more. x.mu is held.
+func (x *Lease) failed(now moment) {
+	pause := firstRetry << min(x.failures, 10)
+	pause = min(pause, x.r.o.every(x.ttl)/2, x.deadline.Sub(now.Time)/4)
+	pause = max(pause, 5*time.Millisecond)
+	x.failures++
+	x.due = now.Add(pause/2 + rand.N(pause/2))
+}
+
+// byNext is the heap of leases by their next moment.
+type byNext []*Lease
+
+func (h byNext) Len() int           { return len(h) }
+func (h byNext) Less(i, j int) bool { return h[i].keep.next.Before(h[j].keep.next) }
+func (h byNext) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].keep.pos, h[j].keep.pos = i+1, j+1
+}
+
+// Push and Pop are heap.Interface's.
+func (h *byNext) Push(x any) {
+	*h = append(*h, x.(*Lease))
+	x.(*Lease).keep.pos = len(*h)
+}
+
+func (h *byNext) Pop() any {
+	last := len(*h) - 1
+	x := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	x.keep.pos = 0
+	return x
+}

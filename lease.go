@@ -1,0 +1,513 @@
+package leasehold
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// moment is one instant read from both clocks. Go's monotonic clock stands still while a machine is
+// suspended, the wall clock does not; the wall clock can be set, the monotonic one cannot. A lease trusts
+// neither alone. Neither is ever sent to Redis, nor compared with another machine's.
+type moment struct {
+	time.Time       // for the monotonic reading
+	wall      int64 // ns since 1970
+}
+
+func (m moment) add(d time.Duration) moment { return moment{m.Add(d), m.wall + int64(d)} }
+
+// reached reports whether m, a deadline, has come by either clock.
+func (m moment) reached(now moment) bool { return !now.Before(m.Time) || now.wall >= m.wall }
+
+// margin is what a lease is trusted less than Redis keeps it: for the rate at which two clocks may drift
+// apart, and for Redis' rounding.
+func margin(ttl time.Duration) time.Duration { return max(2*time.Millisecond, ttl/100) }
+
+// Lease is one acquisition of one key. It is held until it is released or lost, and never taken up again; see
+// the package comment for its states. A Lease is safe for concurrent use and may be passed between goroutines:
+// whoever has it owns the lock. A nil Lease is not held, and its methods say so without a panic.
+type Lease struct {
+	l     *Locker
+	r     request
+	ttl   time.Duration
+	fence int64
+	begun moment // before the attempt that won was first sent
+	busy  bool   // it is WithLock's
+
+	mu        sync.Mutex // guards what follows; never held across a Redis call, a hook or a send
+	deadline  moment     // end of trust
+	err       error      // nil while held; then why it ended, once and for all
+	releasing bool       // Release was called: no renewal is sent any more
+	settled   bool       // a release was answered: no release is sent any more
+	releases  sent       // how often a release may have been written
+	trouble   error      // why the last renewal failed; nil: held, else: in jeopardy
+	renewal              // the automatic one; see keepalive.go
+	waiters   bool       // somebody waits, as far as a renewal told
+	done      chan struct{}
+	contended chan struct{}
+	contexts  []*leaseContext
+
+	keep entry // the keeper's, guarded by keeper.mu
+}
+
+var errNilLease = &Error{Op: "use", Err: invalid("the lease is nil: an acquire failed and its error was passed over")}
+
+// Key returns the Redis key, prefix included.
+func (x *Lease) Key() string {
+	if x == nil {
+		return ""
+	}
+	return x.r.key
+}
+
+// Token returns the value that proves ownership. Give it to [Locker.Adopt] in another process, and to nobody else.
+func (x *Lease) Token() string {
+	if x == nil {
+		return ""
+	}
+	return x.r.token
+}
+
+// FencingToken returns a number that is greater than that of every earlier lease of the key, and the same for the life
+// of this one. Send it with every write that the lock protects, and have the resource refuse a lower one than it has
+// seen; see [Guard] and [FencedScript]. It is at least 1. It asks nobody.
+func (x *Lease) FencingToken() int64 {
+	if x == nil {
+		return 0
+	}
+	return x.fence
+}
+
+// ValidUntil returns the last instant at which this process may trust the lease, as things stand now: the moment
+// before the acquire or the last successful renewal was sent, plus the TTL, less a margin of a hundredth of it (2 ms at
+// least). It has a monotonic reading, so use it with time.Until. [Lease.Valid] asks the wall clock as well.
+func (x *Lease) ValidUntil() time.Time {
+	if x == nil {
+		return time.Time{}
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.deadline.Time
+}
+
+// Valid reports whether the lease may be trusted at this instant. It asks two clocks and nobody else: once false, it
+// stays false. Ask it right before each step that must not happen twice; the step itself can still come late, and only
+// its resource can refuse it then.
+func (x *Lease) Valid() bool { return x != nil && x.check() == nil }
+
+// Err returns nil while the lease is held, and then an error that matches [ErrLost] or [ErrReleased] and says why.
+func (x *Lease) Err() error {
+	if x == nil {
+		return errNilLease
+	}
+	err := x.check()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.err == nil && err != nil {
+		return nil // a release is under way, or failed and may be called again
+	}
+	return x.err
+}
+
+// check judges the lease by the clocks, ends it if its time is over, and reports why it must not be used.
+func (x *Lease) check() error {
+	now := x.l.now()
+	x.mu.Lock()
+	err, over := x.err, x.deadline.reached(now)
+	if err == nil && x.releasing && !over {
+		err = ErrReleased
+	}
+	x.mu.Unlock()
+	if err == nil && over {
+		return x.end(x.overdue())
+	}
+	return err
+}
+
+// overdue is the reason of a lease whose deadline has come.
+func (x *Lease) overdue() error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	why := "its time ran out"
+	switch {
+	case x.trouble != nil:
+		return fmt.Errorf("%w: its time ran out while renewals failed: %w", ErrLost, x.trouble)
+	case x.capped():
+		why = "held as long as WithMaxHold allows"
+	}
+	return lost(why)
+}
+
+// Done returns a channel that is closed when the lease is lost or released; at its deadline by a timer, whatever
+// the network does. [Lease.Err] then says which.
+func (x *Lease) Done() <-chan struct{} {
+	if x == nil {
+		return closedChan
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.err != nil {
+		return closedChan
+	}
+	if x.done == nil {
+		x.done = make(chan struct{})
+	}
+	return x.done
+}
+
+var closedChan = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+// Contended returns a channel that is closed once somebody waits for the key, so that a long job can release it between
+// two items and let others in. The news comes with a renewal or with the message that brought the lease, not at once.
+func (x *Lease) Contended() <-chan struct{} {
+	if x == nil {
+		return closedChan
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.waiters {
+		return closedChan
+	}
+	if x.contended == nil {
+		x.contended = make(chan struct{})
+	}
+	return x.contended
+}
+
+// noteWaiters closes Contended. x.mu is held.
+func (x *Lease) noteWaiters(n int) {
+	if n < 1 || x.waiters {
+		return
+	}
+	x.waiters = true
+	if x.contended != nil {
+		close(x.contended)
+	}
+}
+
+// Context returns a context of parent that ends with the lease: its cause is then the lease's Err, or an error matching
+// [ErrClosed] when the Locker is closing and the holder should come to an end. Call the CancelFunc when the
+// work is done; the lease goes on without it.
+func (x *Lease) Context(parent context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(parent)
+	if x == nil {
+		cancel(errNilLease)
+		return ctx, func() {}
+	}
+	_ = x.check()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.err != nil {
+		cancel(x.err)
+		return ctx, func() {}
+	}
+	if x.l.isClosed() {
+		cancel(x.closing())
+		return ctx, func() {}
+	}
+	c := &leaseContext{cancel}
+	x.contexts = append(x.contexts, c)
+	return ctx, func() {
+		cancel(nil)
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		if i := slices.Index(x.contexts, c); i >= 0 {
+			x.contexts = slices.Delete(x.contexts, i, i+1)
+		}
+	}
+}
+
+// leaseContext is a context that ends with the lease.
+type leaseContext struct{ cancel context.CancelCauseFunc }
+
+// closing is the cause of the contexts of a Locker that closes.
+func (x *Lease) closing() error { return &Error{Op: "hold", Key: x.r.key, Err: ErrClosed} }
+
+// endContexts ends the lease's contexts before the lease itself.
+func (x *Lease) endContexts(cause error) {
+	x.mu.Lock()
+	contexts := x.contexts
+	x.contexts = nil
+	x.mu.Unlock()
+	for _, c := range contexts {
+		c.cancel(cause)
+	}
+}
+
+// Renew puts the lease's full TTL back, in Redis and, from the moment before the call, here. An error that matches
+// [ErrLost] or [ErrReleased] is final. After any other, of the context or of Redis, the lease is still held until
+// [Lease.ValidUntil], and Renew may be called again. It works beside automatic renewals.
+func (x *Lease) Renew(ctx context.Context) error {
+	if x == nil {
+		return errNilLease
+	}
+	if err := x.check(); err != nil {
+		return x.fail("renew", err)
+	}
+	begun := x.l.now()
+	n, err := x.l.store.renew(ctx, &x.r, x.patience(begun))
+	if err := x.renewed(begun, n, err); err != nil {
+		return x.fail("renew", err)
+	}
+	return nil
+}
+
+// EnsureFor returns nil if the lease may be trusted for d more, after one renewal if it needs one. Ask it before a step
+// whose length is known. A d that the TTL cannot give is refused with [ErrInvalid]; any other error is Renew's.
+func (x *Lease) EnsureFor(ctx context.Context, d time.Duration) error {
+	if x == nil {
+		return errNilLease
+	}
+	if most := x.ttl - margin(x.ttl); d > most {
+		return x.fail("ensure", invalid("%v: a ttl of %v gives %v at most", d, x.ttl, most))
+	}
+	if x.check() == nil && time.Until(x.ValidUntil()) >= d {
+		return nil
+	}
+	if err := x.Renew(ctx); err != nil {
+		return err
+	}
+	if left := time.Until(x.ValidUntil()); left < d {
+		return x.fail("ensure", fmt.Errorf("only %v left after a renewal, want %v", left, d))
+	}
+	return nil
+}
+
+// patience bounds one renewal: it must not hold up the next one, nor outlast the lease.
+func (x *Lease) patience(now moment) time.Duration {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	d := min(max(x.r.o.every(x.ttl)/2, 20*time.Millisecond), callBound)
+	return max(min(d, x.deadline.Sub(now.Time)), time.Millisecond)
+}
+
+// renewed takes in the outcome of a renewal that was begun, at first, at begun. The deadline moves only after a
+// definite yes, and never when it had passed before the answer came: what was not trusted for an instant may have
+// been somebody else's in that instant. Yes counts from begun, which no re-sending of the client's can make too late.
+func (x *Lease) renewed(begun moment, waiters int, err error) error {
+	if over := x.check(); over != nil {
+		return over
+	}
+	if err == nil && waiters < 0 {
+		x.settle()
+		return x.end(lost("the key is gone or somebody else's"))
+	}
+	x.mu.Lock()
+	before := x.trouble
+	x.trouble = err
+	if err == nil {
+		x.extend(begun)
+		x.noteWaiters(waiters)
+	}
+	x.mu.Unlock()
+	x.l.stats.renewed(err)
+	switch e := x.r.event(x.fence); {
+	case err == nil:
+		x.r.o.hook(onRenewed, e)
+	case before == nil:
+		e.Err = err
+		x.r.o.hook(onJeopardy, e)
+		x.r.o.log(slog.LevelWarn, "leasehold: lease in jeopardy", e)
+	}
+	return err
+}
+
+// extend moves the deadline to the one that a call begun at that moment earns, if it is later. x.mu is held.
+func (x *Lease) extend(begun moment) {
+	next := begun.add(x.ttl - margin(x.ttl))
+	if hold := x.r.o.maxHold; hold > 0 {
+		if last := x.begun.add(hold); last.Before(next.Time) {
+			next = last
+		}
+	}
+	if next.After(x.deadline.Time) {
+		x.deadline = next
+	}
+}
+
+// capped reports whether no renewal can move the deadline any more. x.mu is held.
+func (x *Lease) capped() bool {
+	hold := x.r.o.maxHold
+	return hold > 0 && !x.deadline.Before(x.begun.Add(hold))
+}
+
+// Release gives the lock back, to the first waiter if there is one. It may be called again and again: after a success it
+// returns nil and sends nothing.
+//
+// A context that has ended already does not stop it; Release then has a bound of its own, no longer than what is left of
+// the lease. A context that ends during the call ends the wait for the answer.
+//
+// An error that matches [ErrLost] says that the lease did not last until now. After any other error, of the context or of
+// Redis, the key may live until its TTL has passed: the lease is not renewed any more and not valid, Release may be
+// called again, and goes on by itself in the background while that is of use. If go-redis had to send the release twice and the second
+// answer was "not yours", the first has done it: the lease is released, and the Released hook hears that it is not clean.
+func (x *Lease) Release(ctx context.Context) error {
+	if x == nil {
+		return errNilLease
+	}
+	if sent, err := x.beginRelease(); !sent {
+		return err
+	}
+	if ctx.Err() != nil {
+		ctx = context.WithoutCancel(ctx)
+	}
+	what, n, err := x.l.store.release(ctx, &x.r, modeRelease, x.releaseBound())
+	unknown, err := x.releaseAnswered(what, n, err)
+	if unknown {
+		x.l.calls.background(x.releaseLater)
+	}
+	return err
+}
+
+// beginRelease ends all renewing, and reports false with Release's result if there is nothing to send.
+func (x *Lease) beginRelease() (bool, error) {
+	_ = x.check()
+	x.mu.Lock()
+	if x.settled {
+		err := x.err
+		x.mu.Unlock()
+		if errors.Is(err, ErrReleased) {
+			return false, nil
+		}
+		return false, x.fail("release", err)
+	}
+	x.releasing = true
+	x.releases++ // counted before: of two at once, the later must not take the earlier's work for a loss
+	flight := x.flight
+	x.mu.Unlock()
+	if flight != nil {
+		x.l.store.withdraw(flight)
+	}
+	return true, nil
+}
+
+// releaseBound is how long one release may take.
+func (x *Lease) releaseBound() time.Duration {
+	return min(max(time.Until(x.ValidUntil()), minRelease), callBound)
+}
+
+// minRelease: a lease that is over is released all the same, for the sake of those who wait out its key.
+const minRelease = 100 * time.Millisecond
+
+// releaseAnswered takes in the outcome of a release and makes it Release's result. It reports whether the
+// outcome is unknown, or a refusal that may pass.
+func (x *Lease) releaseAnswered(what int, n sent, err error) (again bool, _ error) {
+	var server redis.Error
+	if errors.As(err, &server) && n == 1 {
+		n = 0 // refused: that write has certainly done nothing
+	}
+	x.mu.Lock()
+	x.releases += n - 1
+	e := x.r.event(x.fence)
+	e.Held = time.Since(x.begun.Time)
+	switch {
+	case err != nil:
+		e.Err = err
+	case what == releasedLock:
+		e.Clean = true
+	case x.releases > 1:
+		e.Err = errUnconfirmed
+	default:
+		x.mu.Unlock()
+		x.settle()
+		return false, x.fail("release", x.end(lost("at its release the key was gone or somebody else's")))
+	}
+	x.mu.Unlock()
+
+	if err == nil {
+		x.settle()
+		if over := x.end(ErrReleased); !errors.Is(over, ErrReleased) {
+			return false, x.fail("release", over)
+		}
+	}
+	x.l.stats.released(e.Clean)
+	x.r.o.hook(onReleased, e)
+	if err == nil {
+		return false, nil
+	}
+	x.r.o.log(slog.LevelWarn, "leasehold: release failed", e)
+	if over := x.check(); over != nil && !errors.Is(over, ErrReleased) {
+		return false, x.fail("release", over)
+	}
+	return n > 0 || transient(err), x.fail("release", fmt.Errorf("the key may live until its ttl has passed: %w", err))
+}
+
+var errUnconfirmed = errors.New("sent twice, and gone at the second answer")
+
+// releaseLater repeats a release while the key can be there.
+func (x *Lease) releaseLater() {
+	x.l.retry(min(time.Until(x.ValidUntil())+margin(x.ttl), undoBound), func(ctx context.Context) bool {
+		if sent, _ := x.beginRelease(); !sent {
+			return true
+		}
+		what, n, err := x.l.store.release(ctx, &x.r, modeRelease, callBound)
+		again, _ := x.releaseAnswered(what, n, err)
+		return !again
+	})
+}
+
+// settle notes that no release need be sent any more.
+func (x *Lease) settle() {
+	x.mu.Lock()
+	x.settled = true
+	x.mu.Unlock()
+}
+
+// end is the one way out of "held": the first reason stays. It returns the reason that stands, and no mutex is held
+// while those who wait for it are told.
+func (x *Lease) end(reason error) error {
+	x.mu.Lock()
+	if x.err != nil {
+		defer x.mu.Unlock()
+		return x.err
+	}
+	x.err = &Error{Op: "hold", Key: x.r.key, Err: reason}
+	if x.done != nil {
+		close(x.done)
+	}
+	x.mu.Unlock()
+	x.l.keeper.remove(x)
+	x.endContexts(x.err)
+	if errors.Is(reason, ErrLost) {
+		e := x.r.event(x.fence)
+		e.Held, e.Err = time.Since(x.begun.Time), reason
+		x.l.stats.lost()
+		x.r.o.hook(onLost, e)
+		x.r.o.log(slog.LevelError, "leasehold: lease lost", e)
+	}
+	return x.err
+}
+
+// fail names the operation that met the error.
+func (x *Lease) fail(op string, err error) error {
+	if e, ok := err.(*Error); ok {
+		err = e.Err
+	}
+	return &Error{Op: op, Key: x.r.key, Err: err}
+}
+
+// run is WithLock after the lock was won: fn, then the release, also when fn panics or ends its goroutine.
+func (x *Lease) run(ctx context.Context, fn func(context.Context, *Lease) error) (err error) {
+	inner, cancel := x.Context(ctx)
+	defer cancel()
+	defer func() {
+		over := x.check()
+		if released := x.Release(context.WithoutCancel(ctx)); over == nil && errors.Is(released, ErrLost) {
+			over = released
+		}
+		if over == nil || !errors.Is(over, ErrLost) {
+			return // fn had the lock to its end; how the release went is for the hooks and the log
+		}
+		if over = x.fail("hold", over); err != nil {
+			over = errors.Join(err, over)
+		}
+		err = over
+	}()
+	return fn(inner, x)
+}

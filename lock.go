@@ -1,0 +1,468 @@
+package leasehold
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"log/slog"
+	mathrand "math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	// callBound is the longest that one command is waited for; a caller's context or a lease's end may be sooner.
+	callBound = 3 * time.Second
+	// undoBound is the longest that the clean-up of a failed attempt goes on.
+	undoBound = 10 * time.Second
+	// closeBound is the longest that Close waits for the functions that WithLock runs, and again for everything else.
+	closeBound = 5 * time.Second
+)
+
+// Locker takes leases on keys of one Redis deployment. Make one with [New] and share it; it is safe for concurrent use.
+// What it is told at New never changes. It starts nothing until it is used, and keeps nothing for a key that is
+// neither held nor waited for.
+type Locker struct {
+	id       string
+	store    store
+	bad      error // why no call can work
+	defaults options
+	wall     func(time.Time) int64 // the wall clock; tests move it alone
+	keeper   keeper
+	gates    gates
+	wakes    *listener
+	stats    counters
+
+	closing context.Context // ends when Close begins
+	close   context.CancelFunc
+	ending  context.Context // ends when Close has waited long enough
+	end     context.CancelFunc
+	shut    sync.Once
+	shutErr error
+	calls   calls
+}
+
+// New returns a Locker on a single Redis, a primary with replicas, or a cluster. The client stays the caller's: it must
+// outlive the Locker, and Close does not close it. New sends nothing and starts nothing; options that cannot be used are
+// reported by the calls that they would govern.
+func New(client redis.UniversalClient, opts ...Option) *Locker {
+	l := &Locker{
+		id:       rand.Text()[:idLength],
+		wall:     time.Time.UnixNano,
+		defaults: *(&options{}).with(opts),
+	}
+	if client == nil {
+		l.bad = invalid("the redis client is nil")
+	}
+	l.keeper.l = l
+	l.closing, l.close = context.WithCancel(context.Background())
+	l.ending, l.end = context.WithCancel(context.Background())
+	channel := l.defaults.prefix + reserved + "wake:"
+	l.store = &deployment{newSender(client), name(channel)}
+	l.wakes = newListener(client, channel+l.id)
+	return l
+}
+
+// The shape of a token: the Locker's id, the random part, and the owner label, with points between.
+const (
+	idLength     = 16 // 80 bits; line.lua cuts it off to find the wake channel
+	randomLength = 26 // rand.Text: 130 bits
+)
+
+// newToken makes the value that proves one acquisition.
+func (l *Locker) newToken(owner string) string {
+	if owner == "" {
+		return l.id + "." + rand.Text()
+	}
+	return l.id + "." + rand.Text() + "." + owner
+}
+
+// ownerOf reads the label back from a token of ours; somebody else's value has none.
+func ownerOf(token string) string {
+	const at = idLength + 1 + randomLength
+	if len(token) > at && token[idLength] == '.' && token[at] == '.' {
+		return token[at+1:]
+	}
+	return ""
+}
+
+// now reads both clocks.
+func (l *Locker) now() moment {
+	t := time.Now()
+	return moment{t, l.wall(t)}
+}
+
+func (l *Locker) isClosed() bool { return l.closing.Err() != nil }
+
+// attempt is one call's try for the lock.
+type attempt struct {
+	request
+	op    string
+	ttl   time.Duration
+	auto  bool // renew in the background, if no option says otherwise
+	busy  bool // for WithLock
+	begun time.Time
+	looks int
+}
+
+// prepare judges everything that a call was given, before anything is sent.
+func (l *Locker) prepare(a *attempt, key string, ttl time.Duration, opts []Option) error {
+	a.o = l.defaults.with(opts)
+	a.key, a.ttl = a.o.prefix+key, ttl
+	err := l.bad
+	if err == nil {
+		err = a.o.check(key, ttl)
+	}
+	if err == nil && l.isClosed() {
+		err = ErrClosed
+	}
+	if err != nil {
+		return a.fail(err)
+	}
+	a.px = a.o.px(ttl)
+	a.begun = time.Now()
+	if a.o.autoRenew != nil {
+		a.auto = *a.o.autoRenew
+	}
+	return nil
+}
+
+func (a *attempt) fail(err error) error { return &Error{Op: a.op, Key: a.key, Err: err} }
+
+// TryAcquire takes the lock if it is free and nobody waits for it; otherwise it answers [ErrHeld] at once. On any error no
+// lease is held, and what Redis may have done all the same is undone in the background. It waits for Redis no longer
+// than ctx, the TTL and 3 s allow, and tries once.
+func (l *Locker) TryAcquire(ctx context.Context, key string, ttl time.Duration, opts ...Option) (*Lease, error) {
+	a := attempt{op: "acquire"}
+	return l.take(ctx, &a, (*Locker).try, key, ttl, opts)
+}
+
+// Acquire takes the lock, waiting for it in the order of arrival until ctx ends. Trouble with Redis that time can cure is
+// waited out as well; trouble that it cannot cure (a wrong type, missing rights) ends the wait at once. On any error no
+// lease is held; one that ended the wait matches the context's cause and what was last waited for.
+//
+// ctx bounds the call, not the lease. The lease is not renewed unless [WithAutoRenew] says so.
+func (l *Locker) Acquire(ctx context.Context, key string, ttl time.Duration, opts ...Option) (*Lease, error) {
+	a := attempt{op: "acquire"}
+	return l.take(ctx, &a, (*Locker).wait, key, ttl, opts)
+}
+
+// WithLock waits for the lock as Acquire does, runs fn while it is held and renewed, and releases it when fn has returned,
+// panicked or ended its goroutine.
+//
+// fn's context ends when the lease is lost, with a cause that matches [ErrLost]: fn must then stop, for somebody else may
+// begin. It ends with ctx too, and when the Locker is closed; the lock is then still kept until fn has returned, since what
+// fn does to unwind is as much in need of it.
+//
+// WithLock returns fn's error. If the lease was lost before fn returned, an error matching ErrLost is joined to it. That the
+// release failed is no error: the work is done, the key goes with its TTL, and the hooks and the logger hear of it. If the lock
+// was not won, fn is not run and the error is Acquire's.
+func (l *Locker) WithLock(ctx context.Context, key string, ttl time.Duration, fn func(ctx context.Context, lease *Lease) error, opts ...Option) error {
+	return l.with(ctx, (*Locker).wait, key, ttl, fn, opts)
+}
+
+// TryWithLock is WithLock for a lock that is free: otherwise it answers [ErrHeld] at once and does not run fn.
+func (l *Locker) TryWithLock(ctx context.Context, key string, ttl time.Duration, fn func(ctx context.Context, lease *Lease) error, opts ...Option) error {
+	return l.with(ctx, (*Locker).try, key, ttl, fn, opts)
+}
+
+func (l *Locker) with(ctx context.Context, how acquireFunc, key string, ttl time.Duration, fn func(context.Context, *Lease) error, opts []Option) error {
+	a := attempt{op: "acquire", auto: true, busy: true}
+	lease, err := l.take(ctx, &a, how, key, ttl, opts)
+	if err != nil {
+		return err
+	}
+	return lease.run(ctx, fn)
+}
+
+// acquireFunc is one way to take a lock; both are methods of the Locker.
+type acquireFunc func(*Locker, context.Context, *attempt) (*Lease, Wake, error)
+
+// take is every acquire: checks, hooks, and one way to take the lock in between.
+func (l *Locker) take(ctx context.Context, a *attempt, how acquireFunc, key string, ttl time.Duration, opts []Option) (*Lease, error) {
+	if err := l.prepare(a, key, ttl, opts); err != nil {
+		return nil, err
+	}
+	l.calls.enter()
+	defer l.calls.leave()
+	a.token = l.newToken(a.o.owner)
+	ctx = a.o.started(ctx, a.event(0))
+	x, woken, err := how(l, ctx, a)
+	if err == nil && !l.keeper.add(x) {
+		l.calls.background(func() { l.undo(x.r) })
+		x, err = nil, ErrClosed
+	}
+	if err != nil {
+		err = a.fail(err)
+	}
+	l.stats.acquired(woken, err)
+	if a.o.hooks != nil {
+		e := a.event(0)
+		e.Waited, e.Looks, e.Woken, e.Err = time.Since(a.begun), a.looks, woken, err
+		if x != nil {
+			e.FencingToken = x.fence
+		}
+		a.o.acquired(ctx, e)
+	}
+	return x, err
+}
+
+// try asks once.
+func (l *Locker) try(ctx context.Context, a *attempt) (*Lease, Wake, error) {
+	begun := l.now()
+	bound := min(a.ttl-margin(a.ttl), callBound)
+	a.looks++
+	ans, n, err := l.store.acquire(ctx, &a.request, modeTry, bound)
+	switch {
+	case err != nil && n == 0:
+		return nil, "", err // never sent
+	case err != nil:
+	case ans.state == held:
+		return nil, "", ErrHeld
+	case ans.state == granted:
+		x := l.lease(a, begun, ans.fence)
+		if x.check() == nil {
+			return x, WokenAtOnce, nil
+		}
+		err = &noAnswerError{bound} // or it would be a lease that nobody may trust
+	default:
+		err = errReply
+	}
+	r := a.request
+	l.calls.background(func() { l.undo(r) })
+	return nil, "", err
+}
+
+// lease makes the Lease of an attempt that was won by a call begun at that moment.
+func (l *Locker) lease(a *attempt, begun moment, fence int64) *Lease {
+	x := &Lease{l: l, r: a.request, ttl: a.ttl, fence: fence, begun: begun, busy: a.busy}
+	x.auto = a.auto
+	x.extend(begun)
+	x.due = x.nextDue(begun)
+	return x
+}
+
+// Adopt takes over a lease that lives under its token, from another process or from before a restart, and sets it to ttl if that
+// is longer than what is left. The fencing token stays. It never creates a lease: if the token does not hold the key,
+// the error matches [ErrLost]. The former holder must stop using the lease first: both would hold it.
+// After any other error the lease is as it was, or set to ttl.
+func (l *Locker) Adopt(ctx context.Context, key, token string, ttl time.Duration, opts ...Option) (*Lease, error) {
+	a := attempt{op: "adopt"}
+	return l.take(ctx, &a, func(l *Locker, ctx context.Context, a *attempt) (*Lease, Wake, error) {
+		if token == "" {
+			return nil, "", invalid("the token is empty: want the Token of a lease")
+		}
+		a.token = token
+		begun := l.now()
+		a.looks++
+		ans, _, err := l.store.acquire(ctx, &a.request, modeAdopt, min(ttl-margin(ttl), callBound))
+		switch {
+		case err != nil:
+			return nil, "", err
+		case ans.state != granted:
+			return nil, "", lost("the token does not hold the key")
+		}
+		x := l.lease(a, begun, ans.fence)
+		if x.check() != nil {
+			return nil, "", x.overdue()
+		}
+		return x, WokenAtOnce, nil
+	}, key, ttl, opts)
+}
+
+// State is what Redis says of a lock at one instant.
+type State struct {
+	Key          string        // the Redis key
+	Held         bool          //
+	Owner        string        // the holder's WithOwner label
+	TTL          time.Duration // until the key expires, lock delay included; -1 if never, which no lease of ours has
+	FencingToken int64         // of the last lease, over or not; 0 if none is known
+	Waiters      int           // who wait for it and are alive
+}
+
+// Inspect tells who holds a lock, for how long, and how many wait. It changes nothing, and what it tells may be over when it
+// arrives: it is for people, and for nothing that must be safe.
+func (l *Locker) Inspect(ctx context.Context, key string) (State, error) {
+	a := attempt{op: "inspect"}
+	if err := l.prepare(&a, key, minTTL, nil); err != nil {
+		return State{}, err
+	}
+	s, err := l.store.inspect(ctx, &a.request, callBound)
+	if err != nil {
+		return State{}, a.fail(err)
+	}
+	return s, nil
+}
+
+// ForceRelease takes the lock from whoever holds it and gives it to the first waiter. It is for operators: the holder
+// is not told before its next renewal, and its late writes are stopped only by their fencing token. A lock that nobody
+// holds is no error. After an error it may or may not have been done.
+func (l *Locker) ForceRelease(ctx context.Context, key string) error {
+	a := attempt{op: "force release"}
+	if err := l.prepare(&a, key, minTTL, nil); err != nil {
+		return err
+	}
+	if _, _, err := l.store.release(ctx, &a.request, modeForce, callBound); err != nil {
+		return a.fail(err)
+	}
+	a.o.log(slog.LevelWarn, "leasehold: lock released by force", a.event(0))
+	return nil
+}
+
+// undo makes sure that nothing of an attempt's token is left or comes to be: neither a lock nor a place in the line.
+func (l *Locker) undo(r request) {
+	l.retry(min(max(claim, time.Duration(r.px)*time.Millisecond), undoBound), func(ctx context.Context) bool {
+		_, _, err := l.store.release(ctx, &r, modeUndo, callBound)
+		return err == nil || !transient(err)
+	})
+}
+
+// retry calls f with growing pauses until it reports that it is done, until d has passed, or until Close has waited
+// long enough.
+func (l *Locker) retry(d time.Duration, f func(context.Context) bool) {
+	ctx, cancel := context.WithTimeout(l.ending, d)
+	defer cancel()
+	for n := 0; !f(ctx); n++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(backoff(n)):
+		}
+	}
+}
+
+// backoff is the pause after the nth failure in a row: from about 10 ms to about 1 s, by chance.
+func backoff(n int) time.Duration {
+	d := min(10*time.Millisecond<<min(n, 10), time.Second)
+	return d/2 + mathrand.N(d/2)
+}
+
+// Close ends the Locker: no lock can be taken any more ([ErrClosed]), waits end with ErrClosed, and the contexts of all
+// leases end with it. Leases that WithLock holds are kept, though not renewed, until their functions have returned, at
+// most 5 s; then everything is released and every goroutine of the Locker ends, within 5 s more. What remains, since a
+// function did not return or Redis did not answer, is named in the error and goes with its TTL.
+// Close may be called at any time, repeatedly and by several; all calls wait, and return the same.
+func (l *Locker) Close() error {
+	l.shut.Do(func() { l.shutErr = l.shutDown() })
+	return l.shutErr
+}
+
+func (l *Locker) shutDown() error {
+	l.close()
+	leases := l.keeper.live()
+	for _, x := range leases {
+		x.endContexts(x.closing())
+	}
+
+	var errs []error
+	late := time.NewTimer(closeBound)
+	defer late.Stop()
+	leases = slices.DeleteFunc(leases, func(x *Lease) bool {
+		if !x.busy {
+			return false
+		}
+		select {
+		case <-x.Done():
+		case <-late.C:
+			late.Reset(0) // for the next one
+			errs = append(errs, x.fail("close", errRunning))
+		}
+		return true
+	})
+
+	ctx, cancel := context.WithTimeout(context.Background(), closeBound)
+	defer cancel()
+	errs = append(errs, releaseAll(ctx, leases)...)
+	l.calls.wait(ctx)
+	l.end()
+	l.keeper.close()
+	if l.wakes != nil {
+		l.wakes.close()
+	}
+	if !l.store.close(ctx) {
+		errs = append(errs, &Error{Op: "close", Err: errStuck})
+	}
+	return errors.Join(errs...)
+}
+
+var (
+	errRunning = errors.New("WithLock's function has not returned; its lease goes with its ttl")
+	errStuck   = errors.New("the redis client has not returned from a call; it will, with its own timeouts")
+)
+
+// releaseAll releases the leases, several at a time.
+func releaseAll(ctx context.Context, leases []*Lease) (errs []error) {
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	next := make(chan *Lease)
+	for range min(len(leases), maxBatch) {
+		all.Go(func() {
+			for x := range next {
+				if err := x.Release(ctx); err != nil && !errors.Is(err, ErrLost) {
+					mu.Lock()
+					errs = append(errs, err)
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	for _, x := range leases {
+		next <- x
+	}
+	close(next)
+	all.Wait()
+	return errs
+}
+
+// calls counts what a Locker has under way, so that Close can wait for it: the calls of its users, and the clean-up that
+// they leave behind.
+type calls struct {
+	mu   sync.Mutex
+	n    int
+	idle chan struct{} // made by wait, closed by the last to leave
+}
+
+func (c *calls) enter() {
+	c.mu.Lock()
+	c.n++
+	c.mu.Unlock()
+}
+
+func (c *calls) leave() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.n--; c.n == 0 && c.idle != nil {
+		close(c.idle)
+		c.idle = nil
+	}
+}
+
+// background runs f beside the caller.
+func (c *calls) background(f func()) {
+	c.enter()
+	go func() {
+		defer c.leave()
+		f()
+	}()
+}
+
+// wait returns when nothing is under way, or with ctx.
+func (c *calls) wait(ctx context.Context) {
+	c.mu.Lock()
+	if c.n == 0 {
+		c.mu.Unlock()
+		return
+	}
+	if c.idle == nil {
+		c.idle = make(chan struct{})
+	}
+	idle := c.idle
+	c.mu.Unlock()
+	select {
+	case <-idle:
+	case <-ctx.Done():
+	}
+}

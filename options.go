@@ -1,0 +1,152 @@
+package leasehold
+
+import (
+	"log/slog"
+	"strings"
+	"time"
+)
+
+// The bounds of a TTL. No lease shorter than a few round trips can be trusted, and no lease of ten years
+// is a lease.
+const (
+	minTTL = 10 * time.Millisecond
+	maxTTL = 10 * 365 * 24 * time.Hour
+)
+
+// maxOwner is the longest owner label, in bytes.
+const maxOwner = 64
+
+// An Option changes how a [Locker] takes or keeps its leases. Options given to [New] are the Locker's
+// defaults; options given to a call stand before them, the last one first. A call checks them all before
+// anything is sent, and answers [ErrInvalid] with the option's name and value. The zero Option changes
+// nothing. Options are values and may be shared.
+type Option struct{ set func(*options) }
+
+// options is one call's settings. Shared between the leases of a Locker, so never changed after check.
+type options struct {
+	autoRenew  *bool // nil: as the method does by default
+	renewEvery time.Duration
+	maxHold    time.Duration
+	lockDelay  time.Duration
+	replicas   int
+	replicasIn time.Duration
+	prefix     string
+	owner      string
+	hooks      *Hooks
+	logger     *slog.Logger
+}
+
+// WithAutoRenew says whether the lease is renewed in the background until it is released, lost or, with
+// [WithMaxHold], held long enough. By default it is under WithLock, where the renewing ends with fn, and
+// it is not after Acquire, TryAcquire and Adopt, where nothing tells work that goes on from work that hangs.
+func WithAutoRenew(on bool) Option {
+	return Option{func(o *options) { o.autoRenew = &on }}
+}
+
+// WithRenewEvery sets the time between two automatic renewals, at most half the TTL. Zero, the default,
+// is a third of the TTL, which leaves time for two more tries after one that failed.
+func WithRenewEvery(d time.Duration) Option {
+	return Option{func(o *options) { o.renewEvery = d }}
+}
+
+// WithMaxHold bounds how long a lease can be kept by any renewing, counted from the moment its acquire
+// was sent: a holder that hangs does not hold for ever. When it has passed the lease is lost. Zero, the
+// default, is no bound.
+func WithMaxHold(d time.Duration) Option {
+	return Option{func(o *options) { o.maxHold = d }}
+}
+
+// WithLockDelay keeps the key in Redis for d beyond the TTL that the holder trusts, so that after a crash
+// or a loss nobody gets in before writes that were under way have settled. A release waits for nothing.
+// Zero is the default.
+func WithLockDelay(d time.Duration) Option {
+	return Option{func(o *options) { o.lockDelay = d }}
+}
+
+// WithKeyPrefix puts s before every key, and so before every key that is derived from one and before the
+// wake channel: an ACL needs ~s* and &s*. It may hold a hash tag ("{tenant}:") but no single brace.
+func WithKeyPrefix(s string) Option {
+	return Option{func(o *options) { o.prefix = s }}
+}
+
+// WithOwner puts a readable label into the token, for [State] and the log: up to 64 printable ASCII
+// characters. It proves nothing; ownership is the random part.
+func WithOwner(label string) Option {
+	return Option{func(o *options) { o.owner = label }}
+}
+
+// WithHooks has h called at the events of a lease's life. See [Hooks].
+func WithHooks(h Hooks) Option {
+	return Option{func(o *options) { o.hooks = &h }}
+}
+
+// WithLogger has one line written for every loss, jeopardy and failed release, with the key, the fencing
+// token, the owner label and the reason, never with the token. Nil, the default, is silence.
+func WithLogger(log *slog.Logger) Option {
+	return Option{func(o *options) { o.logger = log }}
+}
+
+// with is the settings with a call's own options put before them. Without any it is o itself.
+func (o *options) with(opts []Option) *options {
+	if len(opts) == 0 {
+		return o
+	}
+	merged := *o
+	for _, opt := range opts {
+		if opt.set != nil {
+			opt.set(&merged)
+		}
+	}
+	return &merged
+}
+
+// check is the one place where a call's key, TTL and options are judged.
+func (o *options) check(name string, ttl time.Duration) error {
+	if err := o.checkKey(name); err != nil {
+		return err
+	}
+	switch {
+	case ttl < minTTL || ttl > maxTTL:
+		return invalid("ttl %v: want %v to ten years", ttl, minTTL)
+	case o.renewEvery < 0 || o.renewEvery > ttl/2:
+		return invalid("WithRenewEvery(%v): want at most half the ttl of %v", o.renewEvery, ttl)
+	case o.renewEvery > 0 && o.renewEvery < time.Millisecond:
+		return invalid("WithRenewEvery(%v): want 1ms or more", o.renewEvery)
+	case o.maxHold < 0 || o.maxHold > 0 && o.maxHold < minTTL:
+		return invalid("WithMaxHold(%v): want %v or more, or 0 for no bound", o.maxHold, minTTL)
+	case o.lockDelay < 0 || o.lockDelay > maxTTL-ttl:
+		return invalid("WithLockDelay(%v): want 0 or more, and ten years at most with the ttl of %v", o.lockDelay, ttl)
+	case len(o.owner) > maxOwner || strings.ContainsFunc(o.owner, func(r rune) bool { return r < ' ' || r > '~' }):
+		return invalid("WithOwner(%q): want at most %d printable ASCII characters", o.owner, maxOwner)
+	}
+	return nil
+}
+
+// checkKey judges what calls without a TTL need as well.
+func (o *options) checkKey(name string) error {
+	if name == "" {
+		return invalid("the key is empty")
+	}
+	if strings.ContainsAny(o.prefix, "{}") && !tagged(o.prefix) {
+		return invalid("WithKeyPrefix(%q): want no braces, or a whole tag such as {tenant}", o.prefix)
+	}
+	if rest, ok := strings.CutPrefix(name, reserved); ok {
+		if kind, _, derived := strings.Cut(rest, ":"); derived && isKind(kind) {
+			return invalid("the key %q looks like one that is derived from another lock's", name)
+		}
+	}
+	return nil
+}
+
+// px is what Redis is told: the TTL and the lock delay in whole milliseconds, rounded up.
+func (o *options) px(ttl time.Duration) int64 {
+	return int64((ttl + o.lockDelay + time.Millisecond - 1) / time.Millisecond)
+}
+
+// every is the time between two renewals of a lease of that TTL.
+func (o *options) every(ttl time.Duration) time.Duration {
+	if o.renewEvery > 0 {
+		return o.renewEvery
+	}
+	return ttl / 3
+}

@@ -1,0 +1,353 @@
+package leasehold
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	// freeFlights is how many round trips are under way before calls begin to share the next ones. With two,
+	// one batch gathers while the other is on its way; a lone caller never meets the limit.
+	freeFlights = 2
+	// maxFlights bounds the round trips, when some are stuck.
+	maxFlights = 16
+	// maxBatch bounds the calls of one round trip.
+	maxBatch = 256
+	// stuck is how long a call waits for a round trip before another one is started beside those that are
+	// under way: one dead connection, or one slow node of a cluster, must not hold up the rest.
+	stuck = 20 * time.Millisecond
+)
+
+// sender sends the calls of a Locker to one client, several in a round trip where several are ready.
+//
+// A call's caller never sits in go-redis itself. By default go-redis leaves a command that is on the wire
+// only after its own timeouts, whatever becomes of the context; here the caller's context and bound end the
+// caller's wait, and the round trip goes on by itself. That is why each has a goroutine; it ends with the
+// last call that was ready, so an idle sender has none. Rejected: a goroutine that collects batches (a lone
+// caller pays for its wake-up and its patience), and go-redis's own AutoPipeline (the same).
+type sender struct {
+	client redis.UniversalClient
+	fly    func()    // s.flight, bound once: a go statement with it allocates nothing
+	waits  sync.Pool // of *wait; not global, since a test's bubble may own its channels
+
+	mu      sync.Mutex
+	queue   []*call // ready to be sent
+	flights int     // goroutines in flight
+	taken   time.Time
+	rescue  *time.Timer // runs while calls are queued
+	landed  calls
+}
+
+// call is one run of a script. It is made for one use and owns everything that is written for it.
+type call struct {
+	script *script
+	ctx    context.Context // only for its values
+	key    string
+	px     int64
+	mode   string
+	token  countedToken
+	names  [len(kinds)]name
+	args   [3 + 1 + len(kinds) + 5]any
+	n      int // of args
+	buf    [320]byte
+
+	queued bool                       // guarded by sender.mu
+	wait   *wait                      // who waits for it; or
+	then   func(reply any, err error) // what to do about it, in the flight's goroutine
+	reply  any
+	err    error
+}
+
+// wait is where a caller waits for its call.
+type wait struct {
+	done  chan struct{} // length one: a flight never blocks on a caller that has left
+	timer *time.Timer
+}
+
+// name is a derived key or channel as an argument that costs no allocation.
+type name []byte
+
+func (n *name) MarshalBinary() ([]byte, error) { return *n, nil }
+func (n *name) String() string                 { return string(*n) }
+
+// countedToken is the token as an argument. go-redis asks it for its bytes at every write, so it knows how
+// often the command was written, which go-redis does not say.
+type countedToken struct {
+	bytes  []byte
+	writes atomic.Int32
+}
+
+func (t *countedToken) MarshalBinary() ([]byte, error) {
+	t.writes.Add(1)
+	return t.bytes, nil
+}
+
+// String keeps the token, which is a proof of ownership, out of traces.
+func (t *countedToken) String() string { return "(token)" }
+
+func (c *call) written() sent { return sent(c.token.writes.Load()) }
+
+func newSender(client redis.UniversalClient) *sender {
+	s := &sender{client: client}
+	s.fly = s.flight
+	s.waits.New = func() any {
+		t := time.NewTimer(time.Hour)
+		t.Stop()
+		return &wait{make(chan struct{}, 1), t}
+	}
+	return s
+}
+
+// call prepares the run of a script.
+func (d *deployment) call(sc *script, r *request, mode string) *call {
+	c := &call{script: sc, ctx: context.Background(), key: r.key, px: r.px, mode: mode}
+
+	// All bytes stand in one buffer; they are sliced when it has its final place.
+	var ends [len(kinds)]int
+	buf := append(c.buf[:0], r.token...)
+	derived := sc.keys(mode) - 1
+	for i := range derived {
+		buf = derive(buf, r.o.prefix, kinds[i], r.key)
+		if kinds[i] == "undone" {
+			buf = append(append(buf, ':'), r.token...)
+		}
+		ends[i] = len(buf)
+	}
+	start := len(r.token)
+	c.token.bytes = buf[:start:start]
+	for i, end := range ends[:derived] {
+		c.names[i] = buf[start:end:end]
+		start = end
+	}
+
+	args := append(c.args[:0], "evalsha", sc.Hash(), decimals[derived+1], c.key)
+	for i := range derived {
+		args = append(args, &c.names[i])
+	}
+	switch sc {
+	case acquireScript, releaseScript:
+		args = append(args, &c.token, &c.px, &c.mode, &d.channel)
+	case renewScript:
+		args = append(args, &c.token, &c.px)
+	}
+	c.n = len(args)
+	return c
+}
+
+// do sends the call and waits for its answer, no longer than ctx and bound allow.
+func (s *sender) do(ctx context.Context, c *call, bound time.Duration) (any, sent, error) {
+	if ctx.Err() != nil {
+		return nil, 0, ended(ctx, nil)
+	}
+	w := s.waits.Get().(*wait)
+	w.timer.Reset(bound)
+	c.wait, c.ctx = w, ctx
+	s.post(c)
+	var err error
+	select {
+	case <-w.done:
+		w.timer.Stop()
+		s.waits.Put(w)
+		return c.reply, c.written(), c.err
+	case <-ctx.Done():
+		err = ended(ctx, nil)
+		w.timer.Stop()
+	case <-w.timer.C:
+		err = &noAnswerError{bound}
+	}
+	if s.withdraw(c) {
+		s.waits.Put(w)
+		return nil, 0, err
+	}
+	return nil, max(1, c.written()), err // it may be on its way; its flight still knows w
+}
+
+// post hands the call to a round trip.
+func (s *sender) post(c *call) {
+	s.mu.Lock()
+	c.queued = true
+	s.queue = append(s.queue, c)
+	switch {
+	case s.flights < freeFlights:
+		s.launch()
+	case s.rescue == nil:
+		s.taken = time.Now()
+		s.rescue = time.AfterFunc(stuck, s.unstick)
+	}
+	s.mu.Unlock()
+}
+
+// launch starts a round trip. s.mu is held.
+func (s *sender) launch() {
+	s.flights++
+	s.landed.enter()
+	go s.fly()
+}
+
+// withdraw takes back a call that has not been sent, and reports whether it could.
+func (s *sender) withdraw(c *call) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !c.queued {
+		return false
+	}
+	c.queued = false
+	i := slices.Index(s.queue, c)
+	s.queue = slices.Delete(s.queue, i, i+1)
+	return true
+}
+
+// unstick starts one more round trip if queued calls have waited too long for those under way.
+func (s *sender) unstick() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.queue) == 0 {
+		s.rescue = nil
+		return
+	}
+	if time.Since(s.taken) >= stuck && s.flights < maxFlights {
+		s.launch()
+	}
+	s.rescue.Reset(stuck)
+}
+
+// flight sends what is queued, again and again, until nothing is.
+func (s *sender) flight() {
+	defer s.landed.leave()
+	growStack(0)
+	var batch []*call
+	for {
+		s.mu.Lock()
+		n := min(len(s.queue), maxBatch)
+		if n == 0 {
+			s.flights--
+			s.mu.Unlock()
+			return
+		}
+		batch = append(batch[:0], s.queue[:n]...)
+		s.queue = slices.Delete(s.queue, 0, n)
+		for _, c := range batch {
+			c.queued = false
+		}
+		s.taken = time.Now()
+		s.mu.Unlock()
+
+		if n == 1 {
+			s.sendOne(batch[0])
+		} else {
+			s.sendAll(batch)
+		}
+		for i, c := range batch {
+			c.finish()
+			batch[i] = nil
+		}
+	}
+}
+
+// growStack gives a new goroutine at once, while there is next to nothing to copy, the stack that a call of go-redis takes.
+// Growing it there, step by step and deep in calls, took longer than all the rest of a round trip's work.
+//
+//go:noinline
+func growStack(i int) byte {
+	var room [6 << 10]byte // an index that is not known keeps the compiler from leaving it out
+	return room[i]
+}
+
+// finish tells whoever waits for the call.
+func (c *call) finish() {
+	if errors.Is(c.err, redis.Nil) {
+		c.err = fmt.Errorf("%w: nil", errReply)
+	}
+	if c.then != nil {
+		c.then(c.reply, c.err)
+		return
+	}
+	c.wait.done <- struct{}{}
+}
+
+// sendOne is a round trip for one call.
+func (s *sender) sendOne(c *call) {
+	defer recovered([]*call{c})
+	ctx := c.ctx
+	if ctx.Done() != nil {
+		ctx = context.WithoutCancel(ctx) // a span in it is still a parent
+	}
+	cmd := c.command(ctx)
+	_ = s.client.Process(ctx, cmd)
+	if c.unknownScript(cmd) {
+		cmd = c.command(ctx)
+		_ = s.client.Process(ctx, cmd)
+	}
+	c.reply, c.err = cmd.Val(), cmd.Err()
+}
+
+// sendAll is a round trip for several calls, and a second one for those whose script the server had forgotten.
+func (s *sender) sendAll(batch []*call) {
+	defer recovered(batch)
+	for len(batch) > 0 {
+		pipe := s.client.Pipeline()
+		cmds := make([]*redis.Cmd, len(batch))
+		for i, c := range batch {
+			cmds[i] = c.command(context.Background())
+			_ = pipe.Process(context.Background(), cmds[i])
+		}
+		_, err := pipe.Exec(context.Background())
+		var again []*call
+		for i, c := range batch {
+			if c.unknownScript(cmds[i]) {
+				again = append(again, c)
+				continue
+			}
+			c.reply, c.err = cmds[i].Val(), cmds[i].Err()
+			if c.reply == nil && c.err == nil {
+				c.err = err // a hook of the client answered for it
+			}
+		}
+		batch = again
+	}
+}
+
+func (c *call) command(ctx context.Context) *redis.Cmd { return redis.NewCmd(ctx, c.args[:c.n]...) }
+
+// unknownScript turns the call into an EVAL if the server does not know the script: after a restart, a
+// failover, SCRIPT FLUSH, or at the first call ever. Not SCRIPT LOAD, which would be a further round trip and
+// would have to reach the right node.
+func (c *call) unknownScript(cmd *redis.Cmd) bool {
+	if !redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") || c.args[0] == "eval" {
+		return false
+	}
+	if c.written() == 1 {
+		c.token.writes.Store(0) // that write has certainly done nothing
+	}
+	c.args[0], c.args[1] = "eval", c.script.src
+	return true
+}
+
+// recovered makes a panic in the client, from a hook of the user's, the error of the calls.
+func recovered(calls []*call) {
+	if p := recover(); p != nil {
+		for _, c := range calls {
+			if c.reply == nil && c.err == nil {
+				c.err = fmt.Errorf("the redis client panicked: %v", p)
+			}
+		}
+	}
+}
+
+// close waits for the round trips under way.
+func (s *sender) close(ctx context.Context) bool {
+	s.landed.wait(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.rescue != nil {
+		s.rescue.Stop()
+	}
+	return s.flights == 0
+}

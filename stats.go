@@ -1,0 +1,83 @@
+package leasehold
+
+import "sync/atomic"
+
+// Stats are the counters of a [Locker] since New, and its two gauges.
+type Stats struct {
+	Held    int // leases that have not ended
+	Waiting int // acquires that wait
+
+	Acquired int64
+	GaveUp   int64
+	Renewed  int64
+	Failed   int64 // renewals without a yes
+	Lost     int64
+	Released int64
+	Unclean  int64 // releases that failed or were not confirmed
+
+	AtOnce    int64 // of Acquired, by what ended the wait: see Wake
+	ByMessage int64
+	ByExpiry  int64
+	ByTick    int64
+}
+
+// counters are the Stats as they are counted.
+type counters struct {
+	waiting                                               atomic.Int64
+	gaveUp, renewals, failures, losses, releases, unclean atomic.Int64
+	atOnce, byMessage, byExpiry, byTick                   atomic.Int64
+}
+
+// Stats returns the counters as they stand.
+func (l *Locker) Stats() Stats {
+	c := &l.stats
+	s := Stats{
+		Held:      len(l.keeper.live()),
+		Waiting:   int(c.waiting.Load()),
+		GaveUp:    c.gaveUp.Load(),
+		Renewed:   c.renewals.Load(),
+		Failed:    c.failures.Load(),
+		Lost:      c.losses.Load(),
+		Released:  c.releases.Load(),
+		Unclean:   c.unclean.Load(),
+		AtOnce:    c.atOnce.Load(),
+		ByMessage: c.byMessage.Load(),
+		ByExpiry:  c.byExpiry.Load(),
+		ByTick:    c.byTick.Load(),
+	}
+	s.Acquired = s.AtOnce + s.ByMessage + s.ByExpiry + s.ByTick
+	return s
+}
+
+func (c *counters) acquired(woken Wake, err error) {
+	switch {
+	case err != nil:
+		c.gaveUp.Add(1)
+	case woken == WokenByMessage:
+		c.byMessage.Add(1)
+	case woken == WokenByExpiry:
+		c.byExpiry.Add(1)
+	case woken == WokenByTick:
+		c.byTick.Add(1)
+	default:
+		c.atOnce.Add(1)
+	}
+}
+
+func (c *counters) renewed(err error) {
+	if err == nil {
+		c.renewals.Add(1)
+	} else {
+		c.failures.Add(1)
+	}
+}
+
+func (c *counters) lost() { c.losses.Add(1) }
+
+func (c *counters) released(clean bool) {
+	if clean {
+		c.releases.Add(1)
+	} else {
+		c.unclean.Add(1)
+	}
+}

@@ -1,0 +1,270 @@
+package leasehold
+
+import (
+	"context"
+	"embed"
+	"fmt"
+	"regexp"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// claim is how long a waiter's mark in the line is good after a look, and at most how long a lock that was
+// handed over is held without a further call. line.lua knows the same number.
+const claim = 2500 * time.Millisecond
+
+// The modes of the scripts; see acquire.lua and release.lua.
+const (
+	modeTry   = "try"
+	modeJoin  = "join"
+	modeLook  = "look"
+	modeAdopt = "adopt"
+
+	modeRelease = "release"
+	modeUndo    = "undo"
+	modeForce   = "force"
+)
+
+// script is one of the .lua files.
+type script struct {
+	*redis.Script
+	src string
+	n   int // the keys that it declares: the first n of K, Q, F, G and D
+}
+
+// keys is how many keys the script wants in that mode.
+func (sc *script) keys(mode string) int {
+	if sc == releaseScript && mode != modeUndo {
+		return sc.n - 1 // the tombstone is only undo's
+	}
+	return sc.n
+}
+
+// decimals are small numbers as arguments that cost no allocation.
+var decimals = [...]any{"0", "1", "2", "3", "4", "5"}
+
+//go:embed *.lua
+var files embed.FS
+
+var (
+	acquireScript = newScript("acquire.lua", 5)
+	releaseScript = newScript("release.lua", 5)
+	renewScript   = newScript("renew.lua", 2)
+	inspectScript = newScript("inspect.lua", 4)
+)
+
+// newScript reads a script and puts the files in that it includes, at the places where it says so.
+func newScript(file string, keys int) *script {
+	src := readScript(file)
+	return &script{redis.NewScript(src), src, keys}
+}
+
+func readScript(file string) string {
+	src, err := files.ReadFile(file)
+	if err != nil {
+		panic(err) // a file of the package itself is missing
+	}
+	return include.ReplaceAllStringFunc(string(src), func(line string) string {
+		return readScript(include.FindStringSubmatch(line)[1])
+	})
+}
+
+var include = regexp.MustCompile(`(?m)^ *-- include (\w+\.lua)$`)
+
+// request names what a script is run on: one key, for one token.
+type request struct {
+	key   string // the Redis key, prefix included
+	token string
+	px    int64 // ms
+	o     *options
+}
+
+// answer is what acquire.lua says.
+type answer struct {
+	state   string // granted, or as the script says it
+	fence   int64  // granted: the lease's fencing token; waiting: the last one given
+	left    time.Duration
+	forever bool // the key has no TTL
+	rank    int
+}
+
+const (
+	granted = "GRANTED"
+	held    = "HELD"
+	waiting = "WAITING"
+	gone    = "GONE"
+)
+
+// The answers of release.lua.
+const (
+	releasedNothing = iota
+	releasedLock
+	releasedPlace
+)
+
+// store runs the scripts on what keeps the locks. There are two: one deployment, in this file, and a
+// quorum. Every method is bounded by ctx and by bound, whichever ends first, whatever the client does;
+// its error is the context's end, a noAnswerError, or go-redis's.
+type store interface {
+	acquire(ctx context.Context, r *request, mode string, bound time.Duration) (answer, sent, error)
+	// renew answers the number of waiters, or -1 for "not yours".
+	renew(ctx context.Context, r *request, bound time.Duration) (int, error)
+	// renewLater is renew without waiting: then is called once, from another goroutine, and must not block.
+	// The call that it returns can be withdrawn while it has not been sent; then is not called in that case.
+	renewLater(r *request, then func(c *call, waiters int, err error)) *call
+	withdraw(c *call) bool
+	release(ctx context.Context, r *request, mode string, bound time.Duration) (int, sent, error)
+	inspect(ctx context.Context, r *request, bound time.Duration) (State, error)
+	// close waits until no round trip is under way, or until ctx ends, and reports which.
+	close(ctx context.Context) bool
+}
+
+// sent is how often a command may have been written to a connection: 0 is a certain "never", and go-redis
+// writes it again after most failures. "Not yours", answered to a command that was written once, is about
+// the time before it; written twice, the first may have done the work.
+type sent int
+
+// deployment is a store of one Redis: a server, its replicas, or a cluster.
+type deployment struct {
+	*sender
+	channel name // of its Lockers' wake messages, up to the Locker's id
+}
+
+func (d *deployment) acquire(ctx context.Context, r *request, mode string, bound time.Duration) (answer, sent, error) {
+	reply, n, err := d.do(ctx, d.call(acquireScript, r, mode), bound)
+	if err != nil {
+		return answer{}, n, err
+	}
+	a, err := decodeAcquire(reply)
+	return a, n, err
+}
+
+func (d *deployment) renew(ctx context.Context, r *request, bound time.Duration) (int, error) {
+	reply, _, err := d.do(ctx, d.call(renewScript, r, ""), bound)
+	if err != nil {
+		return 0, err
+	}
+	return decodeInt(reply)
+}
+
+func (d *deployment) renewLater(r *request, then func(*call, int, error)) *call {
+	c := d.call(renewScript, r, "")
+	c.then = func(reply any, err error) {
+		n := 0
+		if err == nil {
+			n, err = decodeInt(reply)
+		}
+		then(c, n, err)
+	}
+	d.post(c)
+	return c
+}
+
+func (d *deployment) release(ctx context.Context, r *request, mode string, bound time.Duration) (int, sent, error) {
+	reply, n, err := d.do(ctx, d.call(releaseScript, r, mode), bound)
+	if err != nil {
+		return 0, n, err
+	}
+	what, err := decodeInt(reply)
+	return what, n, err
+}
+
+func (d *deployment) inspect(ctx context.Context, r *request, bound time.Duration) (State, error) {
+	reply, _, err := d.do(ctx, d.call(inspectScript, r, ""), bound)
+	if err != nil {
+		return State{}, err
+	}
+	return decodeState(r.key, reply)
+}
+
+// decodeAcquire reads a reply of acquire.lua: an integer, its digits, or a list.
+func decodeAcquire(reply any) (answer, error) {
+	list, ok := reply.([]any)
+	if !ok {
+		f, err := decodeFence(reply)
+		return answer{state: granted, fence: f}, err
+	}
+	var a answer
+	if len(list) > 0 {
+		a.state, _ = list[0].(string)
+	}
+	var err error
+	switch {
+	case a.state == gone && len(list) == 1:
+		return a, nil
+	case a.state == held && len(list) == 2:
+		a.left, a.forever, err = decodeLeft(list[1])
+		return a, err
+	case a.state == waiting && len(list) == 4:
+		if a.fence, err = decodeFence(list[1]); err != nil {
+			return a, err
+		}
+		if a.rank, err = decodeInt(list[3]); err != nil {
+			return a, err
+		}
+		a.left, a.forever, err = decodeLeft(list[2])
+		return a, err
+	}
+	return answer{}, fmt.Errorf("%w: %v to acquire", errReply, reply)
+}
+
+// decodeState reads the reply of inspect.lua.
+func decodeState(key string, reply any) (State, error) {
+	list, ok := reply.([]any)
+	if !ok || len(list) != 4 {
+		return State{}, fmt.Errorf("%w: %v to inspect", errReply, reply)
+	}
+	s := State{Key: key}
+	token, _ := list[0].(string)
+	left, forever, err := decodeLeft(list[1])
+	if err != nil {
+		return State{}, err
+	}
+	if ms, _ := list[1].(int64); ms != -2 {
+		s.Held, s.Owner, s.TTL = true, ownerOf(token), left
+		if forever {
+			s.TTL = -1
+		}
+	}
+	if list[2] != "" {
+		if s.FencingToken, err = decodeFence(list[2]); err != nil {
+			return State{}, err
+		}
+	}
+	s.Waiters, err = decodeInt(list[3])
+	return s, err
+}
+
+// decodeFence reads a fencing token; no lease has one below 1.
+func decodeFence(reply any) (int64, error) {
+	n, ok := reply.(int64)
+	if s, isText := reply.(string); isText {
+		var err error
+		n, err = strconv.ParseInt(s, 10, 64)
+		ok = err == nil
+	}
+	if !ok || n < 1 {
+		return 0, fmt.Errorf("%w: %v for a fencing token", errReply, reply)
+	}
+	return n, nil
+}
+
+// decodeLeft reads a PTTL.
+func decodeLeft(reply any) (left time.Duration, forever bool, err error) {
+	ms, ok := reply.(int64)
+	if !ok {
+		return 0, false, fmt.Errorf("%w: %v for a PTTL", errReply, reply)
+	}
+	ms = min(ms, maxTTL.Milliseconds()) // somebody else's key may have any
+	return time.Duration(max(ms, 0)) * time.Millisecond, ms == -1, nil
+}
+
+func decodeInt(reply any) (int, error) {
+	n, ok := reply.(int64)
+	if !ok {
+		return 0, fmt.Errorf("%w: %v for a number", errReply, reply)
+	}
+	return int(n), nil
+}

@@ -1,0 +1,274 @@
+package leasehold
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+)
+
+// How an Acquire waits. Two lines stand behind each other: the gate, in which the goroutines of this process wait for
+// one another, and the line in Redis (line.lua), in which one of them at a time stands for the key. So a process with a
+// thousand waiters takes its turns with one that has a single waiter, and costs Redis no more.
+
+const (
+	// tick is the longest time between two looks of a waiter. Its mark, good for claim, survives one look that is
+	// lost or late.
+	tick = time.Second
+	// rankPause keeps those behind the head of the line from all looking at the instant of an expiry.
+	rankPause = 3 * time.Millisecond
+)
+
+// gates has the gate of every key that somebody waits for or is about to have. It is exact, not striped, and an entry
+// goes with its last user.
+type gates struct {
+	mu sync.Mutex // guards keys; never held while waiting
+	// keys has those who wait behind the one who is in, first come first; each channel is closed by the one before.
+	keys map[string][]chan struct{}
+}
+
+// enter waits for the caller's turn at the key. Without an error the caller must leave.
+func (g *gates) enter(ctx context.Context, closing <-chan struct{}, key string) error {
+	g.mu.Lock()
+	line, taken := g.keys[key]
+	if !taken {
+		if g.keys == nil {
+			g.keys = map[string][]chan struct{}{}
+		}
+		g.keys[key] = nil
+		g.mu.Unlock()
+		return nil
+	}
+	turn := make(chan struct{})
+	g.keys[key] = append(line, turn)
+	g.mu.Unlock()
+
+	var err error
+	select {
+	case <-turn:
+		return nil
+	case <-ctx.Done():
+		err = ended(ctx, ErrHeld)
+	case <-closing:
+		err = &waitError{reason: ErrHeld, ended: ErrClosed}
+	}
+	g.mu.Lock()
+	i := slices.Index(g.keys[key], turn)
+	if i >= 0 {
+		g.keys[key] = slices.Delete(g.keys[key], i, i+1)
+	}
+	g.mu.Unlock()
+	if i < 0 {
+		g.leave(key) // the turn came meanwhile: it goes to the next
+	}
+	return err
+}
+
+// leave lets the next one in.
+func (g *gates) leave(key string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	line := g.keys[key]
+	if len(line) == 0 {
+		delete(g.keys, key)
+		return
+	}
+	close(line[0])
+	line[0] = nil
+	g.keys[key] = line[1:]
+}
+
+// wait is Acquire's way to the lock.
+func (l *Locker) wait(ctx context.Context, a *attempt) (*Lease, Wake, error) {
+	if ctx.Err() != nil {
+		return nil, "", ended(ctx, nil)
+	}
+	l.stats.waiting.Add(1)
+	defer l.stats.waiting.Add(-1)
+	if err := l.gates.enter(ctx, l.closing.Done(), a.key); err != nil {
+		return nil, "", err
+	}
+	for {
+		s := stay{l: l, a: a}
+		stand := s.stand
+		if l.wakes == nil {
+			stand = s.poll // a quorum has no line
+		}
+		x, err := stand(ctx)
+		if err == nil && x == nil {
+			if s.stray {
+				r := a.request
+				l.calls.background(func() { l.undo(r) })
+			}
+			a.token = l.newToken(a.o.owner) // a stay that was over is never taken up again
+			continue
+		}
+		if err == nil || !s.sent {
+			l.gates.leave(a.key)
+		} else {
+			// The next one's turn comes when this one's outcome is known, or has stopped mattering.
+			r := a.request
+			l.calls.background(func() {
+				l.undo(r)
+				l.gates.leave(r.key)
+			})
+		}
+		return x, s.woken, err
+	}
+}
+
+// stay is one stay in the line of a key, under a token of its own.
+//
+// The clock rules are those of the line's protocol. The anchor is the moment before the last look was sent that was
+// answered "waiting", or before the first was; high is the fencing token in that answer. A message with a higher one says
+// that the lock was handed over after that look, so after the anchor; the look had set the mark to claim from then, and
+// the lock was handed over for as long as the mark lasts. So the key outlives anchor + claim, or anchor + ttl where a
+// renewal has set that, and a lease may be trusted until the smaller of them less the margin. Without the comparison an
+// old message, of a grant that is over, would be trusted from a new look.
+type stay struct {
+	l      *Locker
+	a      *attempt
+	anchor moment
+	high   int64
+	sent   bool       // something of its token may have reached Redis
+	stray  bool       // and something that was given up may still be on its way
+	reason error      // what it waits for
+	woken  Wake       // by what it was woken last
+	grants chan grant // length one, the newest is kept
+}
+
+// grant is what a release tells the waiter to whom it hands the lock.
+type grant struct {
+	fence   int64 // 0: no grant, only "look"
+	waiters int
+}
+
+// stand waits in the line until the lock is had. It returns neither a lease nor an error when the stay is over without
+// either: skipped after a pause, flushed, or deleted by hand.
+func (s *stay) stand(ctx context.Context) (*Lease, error) {
+	s.woken = WokenAtOnce
+	s.anchor = s.l.now()
+	s.grants = make(chan grant, 1)
+	listening := s.l.wakes.enter(s)
+	defer s.l.wakes.leave(s)
+
+	mode, failures := modeJoin, 0
+	for {
+		begun := s.l.now()
+		s.a.looks++
+		ans, n, err := s.l.store.acquire(ctx, &s.a.request, mode, tick)
+		s.sent = s.sent || n > 0
+		var pause time.Duration
+		woken := WokenByTick
+		switch {
+		case err != nil:
+			s.stray = s.stray || n > 0
+			if over := s.over(ctx); over != nil {
+				return nil, over
+			}
+			if !transient(err) {
+				return nil, err
+			}
+			s.reason = err
+			pause = backoff(failures)
+			failures++
+		case ans.state == granted:
+			x := s.l.lease(s.a, begun, ans.fence)
+			if x.check() == nil {
+				return x, nil
+			}
+			continue // too slow to be trusted: look again
+		case ans.state == gone:
+			return nil, nil
+		case ans.state == waiting:
+			mode, failures = modeLook, 0
+			s.anchor, s.high, s.reason = begun, ans.fence, ErrHeld
+			if !listening {
+				listening = true
+				s.l.wakes.listen(s) // its confirmation wakes us for another look
+			}
+			pause = tick
+			expiry := ans.left + time.Millisecond + time.Duration(ans.rank)*rankPause
+			if !ans.forever && expiry < pause {
+				pause, woken = expiry, WokenByExpiry
+			}
+			pause -= time.Since(begun.Time)
+		default:
+			return nil, errReply
+		}
+		x, err := s.sleep(ctx, pause, woken)
+		if x != nil || err != nil {
+			return x, err
+		}
+	}
+}
+
+// poll asks once, and pauses if the lock is not to be had: what waits without a line. Every try is a stay of its own, with a
+// token of its own: what the clean-up of the last one still has to undo must not be this one's.
+func (s *stay) poll(ctx context.Context) (*Lease, error) {
+	s.woken = WokenByTick
+	x, _, err := s.l.try(ctx, s.a)
+	if err == nil {
+		return x, nil
+	}
+	if over := s.over(ctx); over != nil {
+		return nil, over
+	}
+	if !errors.Is(err, ErrHeld) && !transient(err) {
+		return nil, err
+	}
+	s.reason = err
+	return s.sleep(ctx, backoff(s.a.looks), WokenByTick)
+}
+
+// sleep waits for a message or the time to look again. A message that can be trusted is the lease.
+func (s *stay) sleep(ctx context.Context, pause time.Duration, woken Wake) (*Lease, error) {
+	timer := time.NewTimer(max(pause, time.Millisecond))
+	defer timer.Stop()
+	select {
+	case g := <-s.grants:
+		if s.woken = WokenByMessage; g.fence == 0 {
+			s.woken = WokenByTick
+		}
+		return s.trust(g), nil
+	case <-timer.C:
+		s.woken = woken
+		return nil, nil
+	case <-ctx.Done():
+	case <-s.l.closing.Done():
+	}
+	return nil, s.over(ctx)
+}
+
+// trust turns a message into a lease, or into nil: look.
+//
+// A lease without automatic renewal would have to be confirmed before Acquire returns, and so would one with a lock delay,
+// which the hand-over does not set. For those a look is the confirmation.
+func (s *stay) trust(g grant) *Lease {
+	life := min(claim, s.a.ttl)
+	deadline := s.anchor.add(life - margin(life))
+	if !s.a.auto || s.a.o.lockDelay > 0 || g.fence <= s.high || deadline.reached(s.l.now()) {
+		return nil
+	}
+	x := s.l.lease(s.a, s.anchor, g.fence)
+	if deadline.Before(x.deadline.Time) {
+		x.deadline = deadline
+	}
+	if due := x.deadline.Add(-life / 3); due.Before(x.due) {
+		x.due = due
+	}
+	x.noteWaiters(g.waiters)
+	return x
+}
+
+// over is why the wait must end, if it must.
+func (s *stay) over(ctx context.Context) error {
+	switch {
+	case ctx.Err() != nil:
+		return ended(ctx, s.reason)
+	case s.l.isClosed():
+		return &waitError{reason: s.reason, ended: ErrClosed}
+	}
+	return nil
+}
