@@ -48,7 +48,12 @@ type Error struct {
 	Err error  // why it failed
 }
 
-func (e *Error) Error() string { return fmt.Sprintf("leasehold: %s %q: %v", e.Op, e.Key, e.Err) }
+func (e *Error) Error() string {
+	if e.Key == "" {
+		return fmt.Sprintf("leasehold: %s: %v", e.Op, e.Err) // it is not about one
+	}
+	return fmt.Sprintf("leasehold: %s %q: %v", e.Op, e.Key, e.Err)
+}
 
 // Unwrap returns the reason.
 func (e *Error) Unwrap() error { return e.Err }

@@ -11,6 +11,8 @@ import (
 const (
 	// maxRenewing bounds the renewals of a Locker that have been handed to the sender and are not answered.
 	maxRenewing = 1024
+	// crowded is the pause before a renewal that found no room under that bound.
+	crowded = 5 * time.Millisecond
 	// firstRetry is the pause after a first failed renewal; it doubles.
 	firstRetry = 50 * time.Millisecond
 )
@@ -25,7 +27,7 @@ const (
 type keeper struct {
 	l *Locker
 
-	mu       sync.Mutex // guards what follows and every Lease's entry; never held with a Lease's
+	mu       sync.Mutex // guards what follows and every Lease's entry; taken last
 	leases   byNext
 	timer    *time.Timer
 	fires    time.Time // when the timer does; zero: it does not
@@ -69,8 +71,8 @@ func (k *keeper) add(x *Lease) bool {
 	x.mu.Unlock()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.closed {
-		return false
+	if k.closed || k.l.isClosed() {
+		return false // else Close, which has seen all there were, would miss it
 	}
 	k.put(x, next)
 	return true
@@ -98,6 +100,13 @@ func (k *keeper) remove(x *Lease) {
 	if x.keep.pos > 0 {
 		heap.Remove(&k.leases, x.keep.pos-1)
 	}
+}
+
+// len is the number of leases that have not ended.
+func (k *keeper) len() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.leases)
 }
 
 // live returns the leases that have not ended.
@@ -129,7 +138,7 @@ func (k *keeper) arm() {
 	switch {
 	case len(k.answers) > 0:
 		next = time.Now()
-	case len(k.leases) > 0 && k.renewing < maxRenewing:
+	case len(k.leases) > 0:
 		next = k.leases[0].keep.next
 	default:
 		return
@@ -178,12 +187,13 @@ func (k *keeper) tick() {
 // ready takes what is due. k.mu is held.
 func (k *keeper) ready() (answers []renewalAnswer, due []*Lease) {
 	answers, k.answers = k.answers, nil
+
 	now := k.l.now()
 	if asleep := now.wall - k.last.wall - int64(now.Sub(k.last.Time)); !k.last.IsZero() && asleep > int64(time.Second) {
 		due = slices.Clone(k.leases) // the machine was suspended, or its wall clock set: judge every lease now
 	}
 	k.last = now
-	for len(k.leases) > 0 && !k.leases[0].keep.next.After(now.Time) && k.renewing+len(due) < maxRenewing {
+	for len(k.leases) > 0 && !k.leases[0].keep.next.After(now.Time) {
 		due = append(due, heap.Pop(&k.leases).(*Lease))
 	}
 	return answers, due
@@ -212,8 +222,11 @@ func (k *keeper) turn(x *Lease) {
 	if late != nil {
 		x.failed(now)
 	}
-	if x.renewable() && x.flight == nil && !now.Before(x.due) {
-		k.enter()
+	switch {
+	case !x.renewable() || x.flight != nil || now.Before(x.due):
+	case !k.enter():
+		x.due = now.Add(crowded) // too many at once: its deadline is still watched
+	default:
 		x.late = now.Add(min(max(x.r.o.every(x.ttl)/2, 20*time.Millisecond), callBound))
 		// Only queued here, so that x.mu is not held across a send; under x.mu, so that a Release finds the flight or
 		// the flight finds the Release.
@@ -229,14 +242,12 @@ func (k *keeper) turn(x *Lease) {
 
 // renew hands a renewal to the sender. x.mu is held.
 func (k *keeper) renew(x *Lease, begun moment) *call {
-	var c *call
-	c = k.l.store.renewLater(&x.r, func(flight *call, waiters int, err error) {
+	return k.l.store.renewLater(&x.r, func(flight *call, waiters int, err error) {
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		k.answers = append(k.answers, renewalAnswer{x, flight, begun, waiters, err})
 		k.arm()
 	})
-	return c
 }
 
 // answered takes in the answer to an automatic renewal.
@@ -269,10 +280,15 @@ func (k *keeper) answered(a renewalAnswer) {
 	k.mu.Unlock()
 }
 
-func (k *keeper) enter() {
+// enter makes room for one more renewal under way, if there is any.
+func (k *keeper) enter() bool {
 	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.renewing >= maxRenewing {
+		return false
+	}
 	k.renewing++
-	k.mu.Unlock()
+	return true
 }
 
 func (k *keeper) leave() {

@@ -46,6 +46,7 @@ type Lease struct {
 	releasing bool       // Release was called: no renewal is sent any more
 	settled   bool       // a release was answered: no release is sent any more
 	releases  sent       // how often a release may have been written
+	repeated  bool       // the last release failed, and was told
 	trouble   error      // why the last renewal failed; nil: held, else: in jeopardy
 	renewal              // the automatic one; see keepalive.go
 	waiters   bool       // somebody waits, as far as a renewal told
@@ -358,8 +359,8 @@ func (x *Lease) Release(ctx context.Context) error {
 		ctx = context.WithoutCancel(ctx)
 	}
 	what, n, err := x.l.store.release(ctx, &x.r, modeRelease, x.releaseBound())
-	unknown, err := x.releaseAnswered(what, n, err)
-	if unknown {
+	err, again := x.releaseAnswered(what, n, err)
+	if again {
 		x.l.calls.background(x.releaseLater)
 	}
 	return err
@@ -395,9 +396,9 @@ func (x *Lease) releaseBound() time.Duration {
 // minRelease: a lease that is over is released all the same, for the sake of those who wait out its key.
 const minRelease = 100 * time.Millisecond
 
-// releaseAnswered takes in the outcome of a release and makes it Release's result. It reports whether the
-// outcome is unknown, or a refusal that may pass.
-func (x *Lease) releaseAnswered(what int, n sent, err error) (again bool, _ error) {
+// releaseAnswered takes in the outcome of a release and makes it Release's result. It reports whether sending it again is
+// of use.
+func (x *Lease) releaseAnswered(what int, n sent, err error) (_ error, again bool) {
 	var server redis.Error
 	if errors.As(err, &server) && n == 1 {
 		n = 0 // refused: that write has certainly done nothing
@@ -405,37 +406,42 @@ func (x *Lease) releaseAnswered(what int, n sent, err error) (again bool, _ erro
 	x.mu.Lock()
 	x.releases += n - 1
 	e := x.r.event(x.fence)
-	e.Held = time.Since(x.begun.Time)
-	switch {
-	case err != nil:
-		e.Err = err
-	case what == releasedLock:
-		e.Clean = true
-	case x.releases > 1:
-		e.Err = errUnconfirmed
-	default:
-		x.mu.Unlock()
-		x.settle()
-		return false, x.fail("release", x.end(lost("at its release the key was gone or somebody else's")))
-	}
-	x.mu.Unlock()
-
+	e.Held, e.Err = time.Since(x.begun.Time), err
+	ours := what == releasedLock || x.releases > 1
 	if err == nil {
-		x.settle()
-		if over := x.end(ErrReleased); !errors.Is(over, ErrReleased) {
-			return false, x.fail("release", over)
+		x.settled = true
+		e.Clean = what == releasedLock
+		if !e.Clean {
+			e.Err = errUnconfirmed
 		}
 	}
-	x.l.stats.released(e.Clean)
-	x.r.o.hook(onReleased, e)
-	if err == nil {
-		return false, nil
+	repeated := x.repeated
+	x.repeated = err != nil
+	x.mu.Unlock()
+
+	over := x.check()
+	switch {
+	case err != nil:
+		again = n > 0 || transient(err)
+		if over == nil || errors.Is(over, ErrReleased) {
+			over = fmt.Errorf("the key may live until its ttl has passed: %w", err)
+		}
+	case ours:
+		over = x.end(ErrReleased)
+	default:
+		return x.fail("release", x.end(lost("at its release the key was gone or somebody else's"))), false
 	}
-	x.r.o.log(slog.LevelWarn, "leasehold: release failed", e)
-	if over := x.check(); over != nil && !errors.Is(over, ErrReleased) {
-		return false, x.fail("release", over)
+	if err == nil || !repeated { // a failure is told once, however often it is repeated
+		x.l.stats.released(e.Clean)
+		x.r.o.hook(onReleased, e)
 	}
-	return n > 0 || transient(err), x.fail("release", fmt.Errorf("the key may live until its ttl has passed: %w", err))
+	if err != nil && !repeated {
+		x.r.o.log(slog.LevelWarn, "leasehold: release failed", e)
+	}
+	if err == nil && errors.Is(over, ErrReleased) {
+		return nil, false
+	}
+	return x.fail("release", over), again
 }
 
 var errUnconfirmed = errors.New("sent twice, and gone at the second answer")
@@ -447,7 +453,7 @@ func (x *Lease) releaseLater() {
 			return true
 		}
 		what, n, err := x.l.store.release(ctx, &x.r, modeRelease, callBound)
-		again, _ := x.releaseAnswered(what, n, err)
+		_, again := x.releaseAnswered(what, n, err)
 		return !again
 	})
 }

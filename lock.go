@@ -192,7 +192,9 @@ func (l *Locker) take(ctx context.Context, a *attempt, how acquireFunc, key stri
 	ctx = a.o.started(ctx, a.event(0))
 	x, woken, err := how(l, ctx, a)
 	if err == nil && !l.keeper.add(x) {
-		l.calls.background(func() { l.undo(x.r) })
+		if r := x.r; a.op == "acquire" {
+			l.calls.background(func() { l.undo(r) })
+		}
 		x, err = nil, ErrClosed
 	}
 	if err != nil {
@@ -377,7 +379,10 @@ func (l *Locker) shutDown() error {
 	defer cancel()
 	errs = append(errs, releaseAll(ctx, leases)...)
 	l.calls.wait(ctx)
-	l.end()
+	l.end() // whatever still repeats a clean-up gives up
+	last, stop := context.WithTimeout(context.Background(), time.Second)
+	defer stop()
+	l.calls.wait(last)
 	l.keeper.close()
 	if l.wakes != nil {
 		l.wakes.close()
@@ -401,7 +406,11 @@ func releaseAll(ctx context.Context, leases []*Lease) (errs []error) {
 	for range min(len(leases), maxBatch) {
 		all.Go(func() {
 			for x := range next {
-				if err := x.Release(ctx); err != nil && !errors.Is(err, ErrLost) {
+				err := x.fail("close", ctx.Err())
+				if ctx.Err() == nil {
+					err = x.Release(ctx)
+				}
+				if err != nil && !errors.Is(err, ErrLost) {
 					mu.Lock()
 					errs = append(errs, err)
 					mu.Unlock()

@@ -32,7 +32,7 @@ type counters struct {
 func (l *Locker) Stats() Stats {
 	c := &l.stats
 	s := Stats{
-		Held:      len(l.keeper.live()),
+		Held:      l.keeper.len(),
 		Waiting:   int(c.waiting.Load()),
 		GaveUp:    c.gaveUp.Load(),
 		Renewed:   c.renewals.Load(),
