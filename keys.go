@@ -94,8 +94,14 @@ func crc16(crc uint16, b byte) uint16 {
 // The kinds of derived keys, in the order of the scripts' KEYS behind the lock itself.
 var kinds = [...]string{"line", "fence", "marks", "undone"}
 
-// markKind is the kind of the key that holds a resource's high-water mark; see fencing.go.
-const markKind = "fenced"
+const (
+	// markKind is the kind of the key that holds a resource's high-water mark; see fencing.go.
+	markKind = "fenced"
+	// wakeKind is the kind of a channel; see wake.go. It is no key, but in a cluster it has a slot.
+	wakeKind = "wake"
+
+	wakeChannel = reserved + wakeKind + ":"
+)
 
 // isKind reports whether derive makes names of this kind.
 func isKind(s string) bool { return s == markKind || slices.Contains(kinds[:], s) }

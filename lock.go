@@ -33,7 +33,7 @@ type Locker struct {
 	wall     func(time.Time) int64 // the wall clock; tests move it alone
 	keeper   keeper
 	gates    gates
-	wakes    *listener
+	wakes    *wakes // nil: there is no line, as in a quorum
 	stats    counters
 
 	closing context.Context // ends when Close begins
@@ -60,9 +60,8 @@ func New(client redis.UniversalClient, opts ...Option) *Locker {
 	l.keeper.l = l
 	l.closing, l.close = context.WithCancel(context.Background())
 	l.ending, l.end = context.WithCancel(context.Background())
-	channel := l.defaults.prefix + reserved + "wake:"
-	l.store = &deployment{newSender(client), name(channel)}
-	l.wakes = newListener(client, channel+l.id)
+	l.store = newDeployment(client, l.defaults.prefix)
+	l.wakes = newWakes(client, l.defaults.prefix, l.id)
 	return l
 }
 
@@ -385,7 +384,7 @@ func (l *Locker) shutDown() error {
 	l.calls.wait(last)
 	l.keeper.close()
 	if l.wakes != nil {
-		l.wakes.close()
+		l.wakes.close(last)
 	}
 	if !l.store.close(ctx) {
 		errs = append(errs, &Error{Op: "close", Err: errStuck})

@@ -34,6 +34,7 @@ const (
 // caller pays for its wake-up and its patience), and go-redis's own AutoPipeline (the same).
 type sender struct {
 	client redis.UniversalClient
+	home   *sender   // of a node's: that of the cluster, for calls that went to the wrong node
 	fly    func()    // s.flight, bound once: a go statement with it allocates nothing
 	waits  sync.Pool // of *wait; not global, since a test's bubble may own its channels
 
@@ -47,22 +48,23 @@ type sender struct {
 
 // call is one run of a script. It is made for one use and owns everything that is written for it.
 type call struct {
-	script *script
-	ctx    context.Context // only for its values
-	key    string
-	px     int64
-	mode   string
-	token  countedToken
-	names  [len(kinds)]name
-	args   [3 + 1 + len(kinds) + 5]any
-	n      int // of args
-	buf    [320]byte
+	script  *script
+	ctx     context.Context // only for its values
+	key     string
+	px      int64
+	mode    string
+	token   countedToken
+	channel name // in a cluster
+	names   [len(kinds)]name
+	args    [3 + 1 + len(kinds) + 5]any
+	n       int // of args
+	buf     [320]byte
 
-	queued bool                       // guarded by sender.mu
-	wait   *wait                      // who waits for it; or
-	then   func(reply any, err error) // what to do about it, in the flight's goroutine
-	reply  any
-	err    error
+	with  atomic.Pointer[sender]
+	wait  *wait                      // who waits for it; or
+	then  func(reply any, err error) // what to do about it, in the flight's goroutine
+	reply any
+	err   error
 }
 
 // wait is where a caller waits for its call.
@@ -105,42 +107,6 @@ func newSender(client redis.UniversalClient) *sender {
 	return s
 }
 
-// call prepares the run of a script.
-func (d *deployment) call(sc *script, r *request, mode string) *call {
-	c := &call{script: sc, ctx: context.Background(), key: r.key, px: r.px, mode: mode}
-
-	// All bytes stand in one buffer; they are sliced when it has its final place.
-	var ends [len(kinds)]int
-	buf := append(c.buf[:0], r.token...)
-	derived := sc.keys(mode) - 1
-	for i := range derived {
-		buf = derive(buf, r.o.prefix, kinds[i], r.key)
-		if kinds[i] == "undone" {
-			buf = append(append(buf, ':'), r.token...)
-		}
-		ends[i] = len(buf)
-	}
-	start := len(r.token)
-	c.token.bytes = buf[:start:start]
-	for i, end := range ends[:derived] {
-		c.names[i] = buf[start:end:end]
-		start = end
-	}
-
-	args := append(c.args[:0], "evalsha", sc.Hash(), decimals[derived+1], c.key)
-	for i := range derived {
-		args = append(args, &c.names[i])
-	}
-	switch sc {
-	case acquireScript, releaseScript:
-		args = append(args, &c.token, &c.px, &c.mode, &d.channel)
-	case renewScript:
-		args = append(args, &c.token, &c.px)
-	}
-	c.n = len(args)
-	return c
-}
-
 // do sends the call and waits for its answer, no longer than ctx and bound allow.
 func (s *sender) do(ctx context.Context, c *call, bound time.Duration) (any, sent, error) {
 	if ctx.Err() != nil {
@@ -162,7 +128,7 @@ func (s *sender) do(ctx context.Context, c *call, bound time.Duration) (any, sen
 	case <-w.timer.C:
 		err = &noAnswerError{bound}
 	}
-	if s.withdraw(c) {
+	if c.withdraw() {
 		s.waits.Put(w)
 		return nil, 0, err
 	}
@@ -172,7 +138,7 @@ func (s *sender) do(ctx context.Context, c *call, bound time.Duration) (any, sen
 // post hands the call to a round trip.
 func (s *sender) post(c *call) {
 	s.mu.Lock()
-	c.queued = true
+	c.with.Store(s)
 	s.queue = append(s.queue, c)
 	switch {
 	case s.flights < freeFlights:
@@ -192,14 +158,14 @@ func (s *sender) launch() {
 }
 
 // withdraw takes back a call that has not been sent, and reports whether it could.
-func (s *sender) withdraw(c *call) bool {
+func (c *call) withdraw() bool {
+	s := c.with.Load()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !c.queued {
-		return false
-	}
-	c.queued = false
 	i := slices.Index(s.queue, c)
+	if i < 0 {
+		return false // on its way, or done; if it went astray it was sent already
+	}
 	s.queue = slices.Delete(s.queue, i, i+1)
 	return true
 }
@@ -233,9 +199,6 @@ func (s *sender) flight() {
 		}
 		batch = append(batch[:0], s.queue[:n]...)
 		s.queue = slices.Delete(s.queue, 0, n)
-		for _, c := range batch {
-			c.queued = false
-		}
 		s.taken = time.Now()
 		s.mu.Unlock()
 
@@ -245,7 +208,11 @@ func (s *sender) flight() {
 			s.sendAll(batch)
 		}
 		for i, c := range batch {
-			c.finish()
+			if s.home != nil && c.astray() {
+				s.home.post(c)
+			} else {
+				c.finish()
+			}
 			batch[i] = nil
 		}
 	}
@@ -258,6 +225,21 @@ func (s *sender) flight() {
 func growStack(i int) byte {
 	var room [6 << 10]byte // an index that is not known keeps the compiler from leaving it out
 	return room[i]
+}
+
+// astray reports whether a call to a node of a cluster is one for the cluster's client, which finds the node that has the
+// slot now. It makes the call ready for that.
+func (c *call) astray() bool {
+	var server redis.Error
+	elsewhere := redis.HasErrorPrefix(c.err, "MOVED") || redis.HasErrorPrefix(c.err, "ASK")
+	if c.err == nil || errors.As(c.err, &server) && !elsewhere {
+		return false
+	}
+	if elsewhere && c.written() == 1 {
+		c.token.writes.Store(0) // that write has certainly done nothing
+	}
+	c.reply, c.err = nil, nil
+	return true
 }
 
 // finish tells whoever waits for the call.

@@ -4,8 +4,12 @@ import (
 	"context"
 	"embed"
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -128,12 +132,55 @@ type sent int
 
 // deployment is a store of one Redis: a server, its replicas, or a cluster.
 type deployment struct {
-	*sender
-	channel name // of its Lockers' wake messages, up to the Locker's id
+	*sender      // of the client as a whole
+	channel name // of wake messages, up to the id of the Locker that is woken; not for a cluster
+
+	// A cluster's nodes each have a sender, so that a slow one holds up nobody but its own callers.
+	cluster *redis.ClusterClient // nil: not a cluster
+	known   atomic.Bool          // the cluster client knows the slots, so asking it sends nothing
+	mu      sync.Mutex           // guards nodes
+	nodes   map[*redis.Client]*sender
+}
+
+func newDeployment(client redis.UniversalClient, prefix string) *deployment {
+	d := &deployment{sender: newSender(client), channel: name(prefix + wakeChannel)}
+	if d.cluster, _ = client.(*redis.ClusterClient); d.cluster != nil {
+		d.nodes = map[*redis.Client]*sender{}
+	}
+	return d
+}
+
+// to is the sender for a key.
+func (d *deployment) to(key string) *sender {
+	if d.cluster == nil || !d.known.Load() {
+		return d.sender
+	}
+	master, err := d.cluster.MasterForKey(context.Background(), key)
+	if err != nil {
+		return d.sender
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := d.nodes[master]
+	if s == nil {
+		s = newSender(master)
+		s.home = d.sender
+		d.nodes[master] = s
+	}
+	return s
+}
+
+// run runs a script for a caller who waits.
+func (d *deployment) run(ctx context.Context, sc *script, r *request, mode string, bound time.Duration) (any, sent, error) {
+	reply, n, err := d.to(r.key).do(ctx, d.call(sc, r, mode), bound)
+	if err == nil && d.cluster != nil {
+		d.known.Store(true)
+	}
+	return reply, n, err
 }
 
 func (d *deployment) acquire(ctx context.Context, r *request, mode string, bound time.Duration) (answer, sent, error) {
-	reply, n, err := d.do(ctx, d.call(acquireScript, r, mode), bound)
+	reply, n, err := d.run(ctx, acquireScript, r, mode, bound)
 	if err != nil {
 		return answer{}, n, err
 	}
@@ -142,7 +189,7 @@ func (d *deployment) acquire(ctx context.Context, r *request, mode string, bound
 }
 
 func (d *deployment) renew(ctx context.Context, r *request, bound time.Duration) (int, error) {
-	reply, _, err := d.do(ctx, d.call(renewScript, r, ""), bound)
+	reply, _, err := d.run(ctx, renewScript, r, "", bound)
 	if err != nil {
 		return 0, err
 	}
@@ -158,12 +205,14 @@ func (d *deployment) renewLater(r *request, then func(*call, int, error)) *call 
 		}
 		then(c, n, err)
 	}
-	d.post(c)
+	d.to(r.key).post(c)
 	return c
 }
 
+func (d *deployment) withdraw(c *call) bool { return c.withdraw() }
+
 func (d *deployment) release(ctx context.Context, r *request, mode string, bound time.Duration) (int, sent, error) {
-	reply, n, err := d.do(ctx, d.call(releaseScript, r, mode), bound)
+	reply, n, err := d.run(ctx, releaseScript, r, mode, bound)
 	if err != nil {
 		return 0, n, err
 	}
@@ -172,11 +221,64 @@ func (d *deployment) release(ctx context.Context, r *request, mode string, bound
 }
 
 func (d *deployment) inspect(ctx context.Context, r *request, bound time.Duration) (State, error) {
-	reply, _, err := d.do(ctx, d.call(inspectScript, r, ""), bound)
+	reply, _, err := d.run(ctx, inspectScript, r, "", bound)
 	if err != nil {
 		return State{}, err
 	}
 	return decodeState(r.key, reply)
+}
+
+func (d *deployment) close(ctx context.Context) bool {
+	d.mu.Lock()
+	senders := slices.Collect(maps.Values(d.nodes))
+	d.mu.Unlock()
+	landed := true
+	for _, s := range append(senders, d.sender) { // the cluster's last: others post to it
+		landed = s.close(ctx) && landed
+	}
+	return landed
+}
+
+// call prepares the run of a script.
+func (d *deployment) call(sc *script, r *request, mode string) *call {
+	c := &call{script: sc, ctx: context.Background(), key: r.key, px: r.px, mode: mode}
+
+	// All bytes stand in one buffer; they are sliced when it has its final place.
+	var ends [len(kinds)]int
+	buf := append(c.buf[:0], r.token...)
+	derived := sc.keys(mode) - 1
+	for i := range derived {
+		buf = derive(buf, r.o.prefix, kinds[i], r.key)
+		if kinds[i] == "undone" {
+			buf = append(append(buf, ':'), r.token...)
+		}
+		ends[i] = len(buf)
+	}
+	start := len(r.token)
+	c.token.bytes = buf[:start:start]
+	for i, end := range ends[:derived] {
+		c.names[i] = buf[start:end:end]
+		start = end
+	}
+
+	args := append(c.args[:0], "evalsha", sc.Hash(), decimals[derived+1], c.key)
+	for i := range derived {
+		args = append(args, &c.names[i])
+	}
+	switch sc {
+	case acquireScript, releaseScript:
+		args = append(args, &c.token, &c.px, &c.mode)
+		if d.cluster == nil {
+			args = append(args, &d.channel)
+		} else {
+			c.channel = append(derive(nil, r.o.prefix, wakeKind, r.key), ':')
+			args = append(args, &c.channel, "SPUBLISH")
+		}
+	case renewScript:
+		args = append(args, &c.token, &c.px)
+	}
+	c.n = len(args)
+	return c
 }
 
 // decodeAcquire reads a reply of acquire.lua: an integer, its digits, or a list.

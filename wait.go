@@ -150,7 +150,7 @@ func (s *stay) stand(ctx context.Context) (*Lease, error) {
 	s.woken = WokenAtOnce
 	s.anchor = s.l.now()
 	s.grants = make(chan grant, 1)
-	listening := s.l.wakes.enter(s)
+	s.l.wakes.enter(s)
 	defer s.l.wakes.leave(s)
 
 	mode, failures := modeJoin, 0
@@ -184,10 +184,7 @@ func (s *stay) stand(ctx context.Context) (*Lease, error) {
 		case ans.state == waiting:
 			mode, failures = modeLook, 0
 			s.anchor, s.high, s.reason = begun, ans.fence, ErrHeld
-			if !listening {
-				listening = true
-				s.l.wakes.listen(s) // its confirmation wakes us for another look
-			}
+			s.l.wakes.listen(ctx, s)
 			pause = tick
 			expiry := ans.left + time.Millisecond + time.Duration(ans.rank)*rankPause
 			if !ans.forever && expiry < pause {

@@ -13,99 +13,172 @@ import (
 )
 
 const (
-	// quiet is how long the subscription may be silent before it is asked whether it lives; silent once more as
-	// long, it is made anew.
+	// quiet is how long a subscription may be silent before it is asked whether it lives; silent once more as long, it
+	// is made anew.
 	quiet = 5 * time.Second
-	// unused is how long the subscription outlives the last waiter.
+	// unused is how long a subscription outlives the last waiter.
 	unused = 15 * time.Second
-	// refused is the pause after the server has refused the subscription. The tick serves everyone meanwhile.
+	// refused is the pause after the server has refused a subscription. The tick serves everyone meanwhile.
 	refused = 30 * time.Second
 )
 
-// listener is the one subscription of a Locker, shared by all its waits and begun by the first. A message tells a waiter
-// that the lock was handed to it. Messages may be lost, late or impossible: they only spare a waiter the time
-// until its next look.
-type listener struct {
+// wakes passes on the messages that tell a waiter that the lock was handed to it. They may be lost, late or impossible:
+// they only spare a waiter the time until its next look.
+//
+// One server has one channel for each Locker, shared by all its waits and subscribed by the first. A cluster would relay
+// that to every node, so there a channel belongs to one key of one Locker, in the key's slot, and is sharded: a
+// subscription then is one connection to each node that has keys which are waited for.
+type wakes struct {
 	client  redis.UniversalClient
-	channel string
+	cluster *redis.ClusterClient // nil: one server
+	channel string               // of one server
+	id      string
 
 	mu     sync.Mutex // guards what follows; sends under it do not block
-	stays  map[string]*stay
-	left   time.Time // when the last one left
-	pubsub *redis.PubSub
-	stop   context.CancelFunc // of the goroutine; nil: there is none
-	done   chan struct{}      // closed when it has ended
 	closed bool
+	topics map[string]*topic // by channel
+	lines  map[subscriber]*subscription
+	ended  calls // the goroutines
 }
 
-func newListener(client redis.UniversalClient, channel string) *listener {
-	return &listener{client: client, channel: channel, stays: map[string]*stay{}}
+// topic is one channel and those who wait for its messages.
+type topic struct {
+	line  *subscription
+	stays map[string]*stay // by token
+	left  time.Time        // when the last one left
 }
 
-// enter has messages for the stay delivered if there is a subscription, and reports whether there is: a stay that was
-// entered before its join was sent misses no message but one that is lost.
-func (w *listener) enter(s *stay) bool {
+// subscriber is what can be subscribed to: a client, or the client of one node.
+type subscriber interface {
+	Subscribe(ctx context.Context, channels ...string) *redis.PubSub
+	SSubscribe(ctx context.Context, channels ...string) *redis.PubSub
+}
+
+// subscription is one connection that receives messages, and the goroutine that does.
+type subscription struct {
+	w       *wakes
+	node    subscriber
+	sharded bool
+	pubsub  *redis.PubSub      // guarded by wakes.mu; nil before the first
+	stop    context.CancelFunc // of the goroutine
+}
+
+func newWakes(client redis.UniversalClient, prefix, id string) *wakes {
+	w := &wakes{
+		client:  client,
+		channel: prefix + wakeChannel + id,
+		id:      id,
+		topics:  map[string]*topic{},
+		lines:   map[subscriber]*subscription{},
+	}
+	w.cluster, _ = client.(*redis.ClusterClient)
+	return w
+}
+
+// of names the channel for a stay.
+func (w *wakes) of(s *stay) string {
+	if w.cluster == nil {
+		return w.channel
+	}
+	return string(derive(nil, s.a.o.prefix, wakeKind, s.a.key)) + ":" + w.id
+}
+
+// enter has messages delivered to the stay if there is a subscription for them: a stay that is entered before its join is
+// sent misses no message but one that is lost.
+func (w *wakes) enter(s *stay) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.stop == nil {
-		return false
+	if t := w.topics[w.of(s)]; t != nil {
+		t.stays[s.a.token] = s
 	}
-	w.stays[s.a.token] = s
-	return true
 }
 
-// listen is enter for the first who waits: it begins the subscription, and when that is confirmed everyone is
-// woken to look, since a message may have gone by before.
-func (w *listener) listen(s *stay) {
+// listen is enter for a stay that waits already. The stay is woken to look again as soon as a message could not be missed:
+// at once, or when the subscription that it begins is confirmed.
+func (w *wakes) listen(ctx context.Context, s *stay) {
+	var node subscriber = w.client
+	if w.cluster != nil {
+		master, err := w.cluster.MasterForKey(ctx, s.a.key)
+		if err != nil {
+			return // the tick will do, and a later look tries again
+		}
+		node = master
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closed {
 		return
 	}
-	w.stays[s.a.token] = s
-	if w.stop != nil {
-		s.wake(grant{}) // begun by another meanwhile
+	channel := w.of(s)
+	t := w.topics[channel]
+	if t != nil {
+		if t.stays[s.a.token] == nil {
+			t.stays[s.a.token] = s
+			s.wake(grant{})
+		}
 		return
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	w.stop, w.done = cancel, make(chan struct{})
-	go w.run(ctx, w.done)
+	line := w.lines[node]
+	t = &topic{line: line, stays: map[string]*stay{s.a.token: s}}
+	w.topics[channel] = t
+	switch {
+	case line == nil:
+		ctx, stop := context.WithCancel(context.Background())
+		t.line = &subscription{w: w, node: node, sharded: w.cluster != nil, stop: stop}
+		w.lines[node] = t.line
+		w.ended.background(func() { t.line.run(ctx) })
+	case line.pubsub != nil:
+		pubsub := line.pubsub
+		w.ended.background(func() { _ = line.add(pubsub, channel) })
+	}
 }
 
-func (w *listener) leave(s *stay) {
+// leave ends the delivery.
+func (w *wakes) leave(s *stay) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.stays, s.a.token)
-	if len(w.stays) == 0 {
-		w.left = time.Now()
+	if t := w.topics[w.of(s)]; t != nil {
+		delete(t.stays, s.a.token)
+		if len(t.stays) == 0 {
+			t.left = time.Now()
+		}
 	}
 }
 
-// close ends the subscription and waits for its goroutine.
-func (w *listener) close() {
+// close ends all subscriptions and waits for their goroutines, no longer than ctx allows.
+func (w *wakes) close(ctx context.Context) {
 	w.mu.Lock()
 	w.closed = true
-	stop, done, pubsub := w.stop, w.done, w.pubsub
-	w.mu.Unlock()
-	if stop == nil {
-		return
+	var open []*redis.PubSub
+	for _, line := range w.lines {
+		line.stop()
+		if line.pubsub != nil {
+			open = append(open, line.pubsub)
+		}
 	}
-	stop()
-	if pubsub != nil {
+	w.mu.Unlock()
+	for _, pubsub := range open {
 		_ = pubsub.Close() // ends a read that is under way
 	}
-	<-done
+	w.ended.wait(ctx)
 }
 
 // run keeps the subscription until nobody has waited for a while.
-func (w *listener) run(ctx context.Context, done chan struct{}) {
-	defer close(done)
-	for failures := 0; w.begin(ctx); failures++ {
-		pause := w.receive(ctx, &failures)
-		_ = w.pubsub.Close()
+func (u *subscription) run(ctx context.Context) {
+	defer u.stop()
+	for failures := 0; ; failures++ {
+		pubsub := u.begin(ctx)
+		if pubsub == nil {
+			return
+		}
+		pause := u.receive(ctx, pubsub, &failures)
 		if pause == 0 {
 			pause = backoff(failures)
 		}
+		u.w.mu.Lock()
+		u.pubsub = nil
+		u.w.mu.Unlock()
+		_ = pubsub.Close()
 		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
@@ -115,98 +188,176 @@ func (w *listener) run(ctx context.Context, done chan struct{}) {
 	}
 }
 
-// begin subscribes, unless the subscription is not needed any more.
-func (w *listener) begin(ctx context.Context) bool {
-	w.mu.Lock()
-	if w.closed || w.idle() {
-		w.stop()
-		w.stop = nil
-		w.mu.Unlock()
-		return false
+// begin subscribes to the channels that are needed. It returns nil if none is any more.
+func (u *subscription) begin(ctx context.Context) *redis.PubSub {
+	channels, _ := u.sort()
+	if len(channels) == 0 {
+		return nil
 	}
-	w.mu.Unlock()
-	pubsub := w.client.Subscribe(ctx, w.channel)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.pubsub = pubsub
-	if w.closed {
+	subscribe := u.node.Subscribe
+	if u.sharded {
+		subscribe = u.node.SSubscribe
+	}
+	pubsub := subscribe(ctx) // without channels it sends nothing
+	u.w.mu.Lock()
+	u.pubsub = pubsub
+	closed := u.w.closed
+	u.w.mu.Unlock()
+	if closed {
 		_ = pubsub.Close() // close may not have seen it
 	}
-	return true
+	_ = u.add(pubsub, channels...) // receive meets the error
+	return pubsub
 }
 
-// idle reports whether nobody has waited for a while. w.mu is held.
-func (w *listener) idle() bool {
-	return len(w.stays) == 0 && time.Since(w.left) >= unused
+// add subscribes to channels one by one: those of a cluster need not be in one slot.
+func (u *subscription) add(pubsub *redis.PubSub, channels ...string) error {
+	subscribe := pubsub.Subscribe
+	if u.sharded {
+		subscribe = pubsub.SSubscribe
+	}
+	for _, channel := range channels {
+		if err := subscribe(context.Background(), channel); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// receive delivers messages until the subscription ends, is refused or not needed. It answers the pause that is due before the
-// next one, 0 for the usual. go-redis restores a connection that broke by itself, and then confirms the subscription again.
-func (w *listener) receive(ctx context.Context, failures *int) time.Duration {
+// sort forgets the channels that nobody has waited on for a while, and the subscription if no other is left.
+func (u *subscription) sort() (needed, dropped []string) {
+	u.w.mu.Lock()
+	defer u.w.mu.Unlock()
+	for channel, t := range u.w.topics {
+		switch {
+		case t.line != u:
+		case u.w.closed, len(t.stays) == 0 && time.Since(t.left) >= unused:
+			delete(u.w.topics, channel)
+			dropped = append(dropped, channel)
+		default:
+			needed = append(needed, channel)
+		}
+	}
+	if len(needed) == 0 && u.w.lines[u.node] == u {
+		delete(u.w.lines, u.node)
+	}
+	return needed, dropped
+}
+
+// receive delivers messages until the subscription breaks, is refused or not needed. It answers the pause that is due
+// before the next one, 0 for the usual. go-redis restores a connection that broke by itself and has the subscription
+// confirmed again.
+func (u *subscription) receive(ctx context.Context, pubsub *redis.PubSub, failures *int) time.Duration {
 	asked := false
+	sorted := time.Now()
 	for ctx.Err() == nil {
-		msg, err := w.pubsub.ReceiveTimeout(ctx, quiet)
+		msg, err := pubsub.ReceiveTimeout(ctx, quiet)
 		var slow net.Error
 		var server redis.Error
 		switch {
 		case err == nil:
 			asked, *failures = false, 0
-			w.deliver(msg)
+			u.deliver(msg)
 		case errors.As(err, &slow) && slow.Timeout() && !asked:
 			asked = true
-			_ = w.pubsub.Ping(ctx)
-		case errors.As(err, &server):
-			return refused
-		default:
+			_ = pubsub.Ping(ctx)
+		case !errors.As(err, &server):
 			return 0
-		}
-		w.mu.Lock()
-		over := w.idle()
-		w.mu.Unlock()
-		if over {
+		case !u.sharded:
+			return refused
+		case redis.HasErrorPrefix(err, "MOVED") || transient(err):
+			u.forget() // they will ask which node it is now
+			return 0
+		default:
+			u.sharded = false // a server before version 7: the cluster relays
 			return 1
+		}
+		if time.Since(sorted) >= quiet {
+			sorted = time.Now()
+			needed, dropped := u.sort()
+			if len(needed) == 0 {
+				return 1
+			}
+			if u.sharded && len(dropped) > 0 {
+				for _, channel := range dropped {
+					_ = pubsub.SUnsubscribe(ctx, channel)
+				}
+			}
 		}
 	}
 	return 1
 }
 
+// forget drops all channels of the subscription and wakes their waiters, who look and listen anew.
+func (u *subscription) forget() {
+	u.w.mu.Lock()
+	defer u.w.mu.Unlock()
+	for channel, t := range u.w.topics {
+		if t.line == u {
+			u.w.drop(channel)
+		}
+	}
+}
+
+// drop forgets a channel. w.mu is held.
+func (w *wakes) drop(channel string) {
+	t := w.topics[channel]
+	delete(w.topics, channel)
+	t.hint()
+}
+
+// hint wakes everyone on the channel to look.
+func (t *topic) hint() {
+	for _, s := range t.stays {
+		s.wake(grant{})
+	}
+}
+
 // deliver passes a message on.
-func (w *listener) deliver(msg any) {
+func (u *subscription) deliver(msg any) {
+	w := u.w
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch msg := msg.(type) {
 	case *redis.Subscription:
-		for _, s := range w.stays {
-			s.wake(grant{}) // confirmed, or restored: a message may have been missed
+		switch t := w.topics[msg.Channel]; {
+		case t == nil || t.line != u:
+		case strings.HasSuffix(msg.Kind, "unsubscribe"):
+			w.drop(msg.Channel) // its slot has moved
+		default:
+			t.hint() // confirmed, or restored: a message may have been missed
 		}
 	case *redis.Message:
 		token, g := parseGrant(msg.Payload)
-		if s := w.stays[token]; s != nil {
-			s.wake(g)
+		if t := w.topics[msg.Channel]; t != nil && t.stays[token] != nil {
+			t.stays[token].wake(g)
 		}
 	}
 }
 
 // parseGrant reads "token fence waiters"; the token's label may hold blanks. What cannot be read is a hint to look.
 func parseGrant(payload string) (token string, g grant) {
-	i := strings.LastIndexByte(payload, ' ')
+	rest, count, ok1 := cutLast(payload)
+	token, number, ok2 := cutLast(rest)
+	fence, err1 := strconv.ParseInt(number, 10, 64)
+	waiters, err2 := strconv.Atoi(count)
+	if !ok1 || !ok2 || err1 != nil || err2 != nil {
+		return token, grant{}
+	}
+	return token, grant{fence, waiters}
+}
+
+// cutLast cuts at the last blank.
+func cutLast(s string) (before, after string, ok bool) {
+	i := strings.LastIndexByte(s, ' ')
 	if i < 0 {
-		return "", grant{}
+		return s, "", false
 	}
-	j := strings.LastIndexByte(payload[:i], ' ')
-	if j < 0 {
-		return "", grant{}
-	}
-	fence, err1 := strconv.ParseInt(payload[j+1:i], 10, 64)
-	waiters, err2 := strconv.Atoi(payload[i+1:])
-	if err1 != nil || err2 != nil {
-		return payload[:j], grant{}
-	}
-	return payload[:j], grant{fence, waiters}
+	return s[:i], s[i+1:], true
 }
 
 // wake leaves a message with the stay. The newest is kept, but for a hint, which a grant outlasts. Only called under
-// listener.mu, so there is one sender.
+// wakes.mu, so there is one sender.
 func (s *stay) wake(g grant) {
 	select {
 	case s.grants <- g:
