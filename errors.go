@@ -137,3 +137,23 @@ func transient(err error) bool {
 
 // errReply: the server answered something that no script of ours answers.
 var errReply = errors.New("unexpected reply")
+
+// serverError is a server's error without the arguments that Redis quotes of a command it does not know: the token, which
+// proves ownership, is among them.
+type serverError string
+
+func (e serverError) Error() string { return string(e) }
+
+// RedisError makes it a redis.Error.
+func (e serverError) RedisError() {}
+
+// redacted returns the error without arguments of the command.
+func redacted(err error) error {
+	var server redis.Error
+	if errors.As(err, &server) {
+		if msg, _, quotes := strings.Cut(server.Error(), ", with args beginning with"); quotes {
+			return serverError(msg)
+		}
+	}
+	return err
+}

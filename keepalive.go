@@ -2,6 +2,7 @@ package leasehold
 
 import (
 	"container/heap"
+	"context"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -36,7 +37,7 @@ type keeper struct {
 	renewing int // handed to the sender
 	last     moment
 	closed   bool
-	idle     sync.WaitGroup // a tick
+	ticks    calls
 }
 
 // entry is a lease's place in the heap.
@@ -116,16 +117,22 @@ func (k *keeper) live() []*Lease {
 	return slices.Clone(k.leases)
 }
 
-// close stops the timer and waits for a tick that is running.
-func (k *keeper) close() {
+// close stops the timer and waits for a tick that is running, no longer than ctx allows: a hook may be in it, even one that
+// has called Close. It returns the leases that have not ended, which nobody watches any more.
+func (k *keeper) close(ctx context.Context) []*Lease {
 	k.mu.Lock()
 	k.closed = true
 	if k.timer != nil {
 		k.timer.Stop()
 	}
+	left := k.leases
+	for _, x := range left {
+		x.keep = entry{over: true}
+	}
 	k.leases, k.answers = nil, nil
 	k.mu.Unlock()
-	k.idle.Wait()
+	k.ticks.wait(ctx)
+	return left
 }
 
 // arm sets the timer to the earliest moment. It is not set back when that is later than before: a tick too many costs
@@ -163,8 +170,8 @@ func (k *keeper) tick() {
 	}
 	k.ticking = true
 	k.fires = time.Time{}
-	k.idle.Add(1)
-	defer k.idle.Done()
+	k.ticks.enter()
+	defer k.ticks.leave()
 	for {
 		answers, due := k.ready()
 		if len(answers)+len(due) == 0 || k.closed {
@@ -194,7 +201,10 @@ func (k *keeper) ready() (answers []renewalAnswer, due []*Lease) {
 	}
 	k.last = now
 	for len(k.leases) > 0 && !k.leases[0].keep.next.After(now.Time) {
-		due = append(due, heap.Pop(&k.leases).(*Lease))
+		x := k.leases[0]
+		due = append(due, x)
+		x.keep.next = now.Add(maxTTL) // out of the way until turn has put it back, and still among the living
+		heap.Fix(&k.leases, 0)
 	}
 	return answers, due
 }
@@ -220,7 +230,7 @@ func (k *keeper) turn(x *Lease) {
 
 	x.mu.Lock()
 	if late != nil {
-		x.failed(now)
+		x.postpone(now)
 	}
 	switch {
 	case !x.renewable() || x.flight != nil || now.Before(x.due):
@@ -259,8 +269,11 @@ func (k *keeper) answered(a renewalAnswer) {
 		x.flight = nil
 	}
 	x.mu.Unlock()
-	if awaited {
+	switch {
+	case awaited:
 		k.leave()
+	case a.err != nil:
+		return // it was counted as failed when it was late
 	}
 	if x.renewed(a.begun, a.waiters, a.err) != nil && a.err == nil {
 		return // over
@@ -270,8 +283,8 @@ func (k *keeper) answered(a renewalAnswer) {
 	case a.err == nil:
 		x.failures = 0
 		x.due = x.nextDue(a.begun)
-	case awaited:
-		x.failed(k.l.now())
+	default:
+		x.postpone(k.l.now())
 	}
 	next := x.next()
 	x.mu.Unlock()
@@ -299,7 +312,7 @@ func (k *keeper) leave() {
 
 // renewable reports whether the lease is to be renewed at all. x.mu is held.
 func (x *Lease) renewable() bool {
-	return x.auto && x.err == nil && !x.releasing && !x.capped() && !x.l.isClosed()
+	return x.auto && x.err == nil && !x.releasing && !x.capped() && (x.busy || !x.l.isClosed())
 }
 
 // next is the moment at which the keeper must see to the lease. x.mu is held.
@@ -324,14 +337,31 @@ func (x *Lease) nextDue(begun moment) time.Time {
 	return begun.Add(every - rand.N(every/10+1))
 }
 
-// failed plans the next try after a renewal that failed: soon, by chance, growing, and while the deadline leaves time for
+// postpone plans the next try after a renewal that failed: soon, by chance, growing, and while the deadline leaves time for
 // more. x.mu is held.
-func (x *Lease) failed(now moment) {
+func (x *Lease) postpone(now moment) {
 	pause := firstRetry << min(x.failures, 10)
 	pause = min(pause, x.r.o.every(x.ttl)/2, x.deadline.Sub(now.Time)/4)
 	pause = max(pause, 5*time.Millisecond)
 	x.failures++
 	x.due = now.Add(pause/2 + rand.N(pause/2))
+}
+
+// withdraw takes back the lease's renewal if it has not been sent.
+func (k *keeper) withdraw(x *Lease) {
+	x.mu.Lock()
+	flight := x.flight
+	x.mu.Unlock()
+	if flight == nil || !k.l.store.withdraw(flight) {
+		return // none, or its answer will come
+	}
+	x.mu.Lock()
+	awaited := x.flight == flight
+	x.flight = nil
+	x.mu.Unlock()
+	if awaited {
+		k.leave()
+	}
 }
 
 // byNext is the heap of leases by their next moment.

@@ -46,7 +46,7 @@ type Lease struct {
 	releasing bool       // Release was called: no renewal is sent any more
 	settled   bool       // a release was answered: no release is sent any more
 	releases  sent       // how often a release may have been written
-	repeated  bool       // the last release failed, and was told
+	failed    bool       // the last release failed
 	trouble   error      // why the last renewal failed; nil: held, else: in jeopardy
 	renewal              // the automatic one; see keepalive.go
 	waiters   bool       // somebody waits, as far as a renewal told
@@ -253,6 +253,9 @@ func (x *Lease) Renew(ctx context.Context) error {
 	}
 	begun := x.l.now()
 	n, err := x.l.store.renew(ctx, &x.r, x.patience(begun))
+	if err != nil && ctx.Err() != nil {
+		return x.fail("renew", err) // cut short by the caller: that says nothing about the lease
+	}
 	if err := x.renewed(begun, n, err); err != nil {
 		return x.fail("renew", err)
 	}
@@ -380,11 +383,8 @@ func (x *Lease) beginRelease() (bool, error) {
 	}
 	x.releasing = true
 	x.releases++ // counted before: of two at once, the later must not take the earlier's work for a loss
-	flight := x.flight
 	x.mu.Unlock()
-	if flight != nil {
-		x.l.store.withdraw(flight)
-	}
+	x.l.keeper.withdraw(x)
 	return true, nil
 }
 
@@ -408,6 +408,9 @@ func (x *Lease) releaseAnswered(what int, n sent, err error) (_ error, again boo
 	e := x.r.event(x.fence)
 	e.Held, e.Err = time.Since(x.begun.Time), err
 	ours := what == releasedLock || x.releases > 1
+	// Of several releases one is told, and of a failure's repetitions the first.
+	told := x.settled || err != nil && x.failed
+	x.failed = err != nil
 	if err == nil {
 		x.settled = true
 		e.Clean = what == releasedLock
@@ -415,33 +418,31 @@ func (x *Lease) releaseAnswered(what int, n sent, err error) (_ error, again boo
 			e.Err = errUnconfirmed
 		}
 	}
-	repeated := x.repeated
-	x.repeated = err != nil
 	x.mu.Unlock()
 
 	over := x.check()
 	switch {
 	case err != nil:
 		again = n > 0 || transient(err)
-		if over == nil || errors.Is(over, ErrReleased) {
-			over = fmt.Errorf("the key may live until its ttl has passed: %w", err)
-		}
 	case ours:
 		over = x.end(ErrReleased)
 	default:
-		return x.fail("release", x.end(lost("at its release the key was gone or somebody else's"))), false
+		over = x.end(lost("at its release the key was gone or somebody else's"))
 	}
-	if err == nil || !repeated { // a failure is told once, however often it is repeated
+	if errors.Is(over, ErrLost) {
+		return x.fail("release", over), again // which was told
+	}
+	if !told {
 		x.l.stats.released(e.Clean)
 		x.r.o.hook(onReleased, e)
 	}
-	if err != nil && !repeated {
-		x.r.o.log(slog.LevelWarn, "leasehold: release failed", e)
-	}
-	if err == nil && errors.Is(over, ErrReleased) {
+	if err == nil {
 		return nil, false
 	}
-	return x.fail("release", over), again
+	if !told {
+		x.r.o.log(slog.LevelWarn, "leasehold: release failed", e)
+	}
+	return x.fail("release", fmt.Errorf("the key may live until its ttl has passed: %w", err)), again
 }
 
 var errUnconfirmed = errors.New("sent twice, and gone at the second answer")

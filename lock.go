@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"log/slog"
 	mathrand "math/rand/v2"
 	"slices"
@@ -107,24 +108,36 @@ type attempt struct {
 	looks int
 }
 
-// prepare judges everything that a call was given, before anything is sent.
+// prepare judges everything that an acquire was given, before anything is sent.
 func (l *Locker) prepare(a *attempt, key string, ttl time.Duration, opts []Option) error {
+	if err := l.address(a, key, opts); err != nil {
+		return err
+	}
+	if err := a.o.check(ttl); err != nil {
+		return a.fail(err)
+	}
+	a.ttl = ttl
+	a.px = a.o.px(ttl)
+	a.begun = time.Now()
+	if a.o.autoRenew != nil {
+		a.auto = *a.o.autoRenew
+	}
+	return nil
+}
+
+// address judges what every call is given.
+func (l *Locker) address(a *attempt, key string, opts []Option) error {
 	a.o = l.defaults.with(opts)
-	a.key, a.ttl = a.o.prefix+key, ttl
+	a.key = a.o.prefix + key
 	err := l.bad
 	if err == nil {
-		err = a.o.check(key, ttl)
+		err = a.o.checkKey(key)
 	}
 	if err == nil && l.isClosed() {
 		err = ErrClosed
 	}
 	if err != nil {
 		return a.fail(err)
-	}
-	a.px = a.o.px(ttl)
-	a.begun = time.Now()
-	if a.o.autoRenew != nil {
-		a.auto = *a.o.autoRenew
 	}
 	return nil
 }
@@ -225,7 +238,7 @@ func (l *Locker) try(ctx context.Context, a *attempt) (*Lease, Wake, error) {
 		return nil, "", ErrHeld
 	case ans.state == granted:
 		x := l.lease(a, begun, ans.fence)
-		if x.check() == nil {
+		if !x.deadline.reached(l.now()) {
 			return x, WokenAtOnce, nil
 		}
 		err = &noAnswerError{bound} // or it would be a lease that nobody may trust
@@ -267,8 +280,8 @@ func (l *Locker) Adopt(ctx context.Context, key, token string, ttl time.Duration
 			return nil, "", lost("the token does not hold the key")
 		}
 		x := l.lease(a, begun, ans.fence)
-		if x.check() != nil {
-			return nil, "", x.overdue()
+		if x.deadline.reached(l.now()) {
+			return nil, "", &noAnswerError{ttl - margin(ttl)}
 		}
 		return x, WokenAtOnce, nil
 	}, key, ttl, opts)
@@ -288,7 +301,7 @@ type State struct {
 // arrives: it is for people, and for nothing that must be safe.
 func (l *Locker) Inspect(ctx context.Context, key string) (State, error) {
 	a := attempt{op: "inspect"}
-	if err := l.prepare(&a, key, minTTL, nil); err != nil {
+	if err := l.address(&a, key, nil); err != nil {
 		return State{}, err
 	}
 	s, err := l.store.inspect(ctx, &a.request, callBound)
@@ -303,7 +316,7 @@ func (l *Locker) Inspect(ctx context.Context, key string) (State, error) {
 // holds is no error. After an error it may or may not have been done.
 func (l *Locker) ForceRelease(ctx context.Context, key string) error {
 	a := attempt{op: "force release"}
-	if err := l.prepare(&a, key, minTTL, nil); err != nil {
+	if err := l.address(&a, key, nil); err != nil {
 		return err
 	}
 	if _, _, err := l.store.release(ctx, &a.request, modeForce, callBound); err != nil {
@@ -342,9 +355,9 @@ func backoff(n int) time.Duration {
 }
 
 // Close ends the Locker: no lock can be taken any more ([ErrClosed]), waits end with ErrClosed, and the contexts of all
-// leases end with it. Leases that WithLock holds are kept, though not renewed, until their functions have returned, at
-// most 5 s; then everything is released and every goroutine of the Locker ends, within 5 s more. What remains, since a
-// function did not return or Redis did not answer, is named in the error and goes with its TTL.
+// leases end with it. Leases that WithLock holds are kept, and renewed, until their functions have returned, at most 5 s;
+// then everything is released and every goroutine of the Locker ends, within 6 s more. What remains, since a function did
+// not return or Redis did not answer, is named in the error, is lost for its holder, and goes with its TTL.
 // Close may be called at any time, repeatedly and by several; all calls wait, and return the same.
 func (l *Locker) Close() error {
 	l.shut.Do(func() { l.shutErr = l.shutDown() })
@@ -382,7 +395,9 @@ func (l *Locker) shutDown() error {
 	last, stop := context.WithTimeout(context.Background(), time.Second)
 	defer stop()
 	l.calls.wait(last)
-	l.keeper.close()
+	for _, x := range l.keeper.close(last) {
+		_ = x.end(fmt.Errorf("%w: %w before redis confirmed its release", ErrLost, ErrClosed))
+	}
 	if l.wakes != nil {
 		l.wakes.close(last)
 	}

@@ -100,11 +100,9 @@ func (o *options) with(opts []Option) *options {
 	return &merged
 }
 
-// check is the one place where a call's key, TTL and options are judged.
-func (o *options) check(name string, ttl time.Duration) error {
-	if err := o.checkKey(name); err != nil {
-		return err
-	}
+// check and checkKey are the one place where a call's key, TTL and options are judged. A call that makes no lease has no use
+// for check.
+func (o *options) check(ttl time.Duration) error {
 	switch {
 	case ttl < minTTL || ttl > maxTTL:
 		return invalid("ttl %v: want %v to ten years", ttl, minTTL)
@@ -122,7 +120,6 @@ func (o *options) check(name string, ttl time.Duration) error {
 	return nil
 }
 
-// checkKey judges what calls without a TTL need as well.
 func (o *options) checkKey(name string) error {
 	if name == "" {
 		return invalid("the key is empty")

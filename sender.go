@@ -247,6 +247,7 @@ func (c *call) finish() {
 	if errors.Is(c.err, redis.Nil) {
 		c.err = fmt.Errorf("%w: nil", errReply)
 	}
+	c.err = redacted(c.err)
 	if c.then != nil {
 		c.then(c.reply, c.err)
 		return

@@ -23,60 +23,79 @@ const (
 // gates has the gate of every key that somebody waits for or is about to have. It is exact, not striped, and an entry
 // goes with its last user.
 type gates struct {
-	mu sync.Mutex // guards keys; never held while waiting
-	// keys has those who wait behind the one who is in, first come first; each channel is closed by the one before.
-	keys map[string][]chan struct{}
+	mu   sync.Mutex // guards keys; never held while waiting
+	keys map[string]gate
+}
+
+// gate is where the goroutines wait behind the one that is in.
+type gate struct {
+	line   []chan struct{} // first come first; each is closed by the one before
+	reason error           // what the one that is in waits for
 }
 
 // enter waits for the caller's turn at the key. Without an error the caller must leave.
 func (g *gates) enter(ctx context.Context, closing <-chan struct{}, key string) error {
 	g.mu.Lock()
-	line, taken := g.keys[key]
+	at, taken := g.keys[key]
 	if !taken {
 		if g.keys == nil {
-			g.keys = map[string][]chan struct{}{}
+			g.keys = map[string]gate{}
 		}
-		g.keys[key] = nil
+		g.keys[key] = gate{}
 		g.mu.Unlock()
 		return nil
 	}
 	turn := make(chan struct{})
-	g.keys[key] = append(line, turn)
+	at.line = append(at.line, turn)
+	g.keys[key] = at
 	g.mu.Unlock()
 
-	var err error
 	select {
 	case <-turn:
 		return nil
 	case <-ctx.Done():
-		err = ended(ctx, ErrHeld)
 	case <-closing:
-		err = &waitError{reason: ErrHeld, ended: ErrClosed}
 	}
 	g.mu.Lock()
-	i := slices.Index(g.keys[key], turn)
+	at = g.keys[key]
+	reason := at.reason
+	i := slices.Index(at.line, turn)
 	if i >= 0 {
-		g.keys[key] = slices.Delete(g.keys[key], i, i+1)
+		at.line = slices.Delete(at.line, i, i+1)
+		g.keys[key] = at
 	}
 	g.mu.Unlock()
 	if i < 0 {
 		g.leave(key) // the turn came meanwhile: it goes to the next
 	}
-	return err
+	if ctx.Err() != nil {
+		return ended(ctx, reason)
+	}
+	return &waitError{reason: reason, ended: ErrClosed}
+}
+
+// blame notes what the one that is in waits for, for those behind.
+func (g *gates) blame(key string, reason error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	at := g.keys[key]
+	at.reason = reason
+	g.keys[key] = at
 }
 
 // leave lets the next one in.
 func (g *gates) leave(key string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	line := g.keys[key]
-	if len(line) == 0 {
+	at := g.keys[key]
+	if len(at.line) == 0 {
 		delete(g.keys, key)
 		return
 	}
-	close(line[0])
-	line[0] = nil
-	g.keys[key] = line[1:]
+	close(at.line[0])
+	at.line[0] = nil
+	at.line = at.line[1:]
+	g.keys[key] = at
 }
 
 // wait is Acquire's way to the lock.
@@ -170,20 +189,24 @@ func (s *stay) stand(ctx context.Context) (*Lease, error) {
 			if !transient(err) {
 				return nil, err
 			}
-			s.reason = err
+			s.blame(err)
 			pause = backoff(failures)
 			failures++
 		case ans.state == granted:
 			x := s.l.lease(s.a, begun, ans.fence)
-			if x.check() == nil {
+			if !x.deadline.reached(s.l.now()) {
 				return x, nil
+			}
+			if over := s.over(ctx); over != nil {
+				return nil, over
 			}
 			continue // too slow to be trusted: look again
 		case ans.state == gone:
 			return nil, nil
 		case ans.state == waiting:
 			mode, failures = modeLook, 0
-			s.anchor, s.high, s.reason = begun, ans.fence, ErrHeld
+			s.anchor, s.high = begun, ans.fence
+			s.blame(ErrHeld)
 			s.l.wakes.listen(ctx, s)
 			pause = tick
 			expiry := ans.left + time.Millisecond + time.Duration(ans.rank)*rankPause
@@ -215,7 +238,7 @@ func (s *stay) poll(ctx context.Context) (*Lease, error) {
 	if !errors.Is(err, ErrHeld) && !transient(err) {
 		return nil, err
 	}
-	s.reason = err
+	s.blame(err)
 	return s.sleep(ctx, backoff(s.a.looks), WokenByTick)
 }
 
@@ -257,6 +280,15 @@ func (s *stay) trust(g grant) *Lease {
 	}
 	x.noteWaiters(g.waiters)
 	return x
+}
+
+// blame notes what the stay waits for.
+func (s *stay) blame(reason error) {
+	if reason == ErrHeld && s.reason == ErrHeld {
+		return // most often
+	}
+	s.reason = reason
+	s.l.gates.blame(s.a.key, reason)
 }
 
 // over is why the wait must end, if it must.
