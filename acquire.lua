@@ -24,27 +24,34 @@
 -- Never: two holders; a place for a token that was undone; a lock past a live waiter.
 
 local K, Q, F, G, D = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local ME, PX, MODE = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-if not PX or PX < 1 or PX ~= math.floor(PX) or ME == '' then
-  return redis.error_reply('ERR leasehold: acquire wants a token and whole milliseconds from 1')
-end
+local ME, MODE = ARGV[1], ARGV[3]
 
 -- include fence.lua
 
-local f = counter()
-if not f then return redis.error_reply('ERR leasehold: the fencing counter ' .. F .. ' holds no number') end
+-- The end of a take whose first step was to set K: with no fencing token there is no lock.
+local function took()
+  local n, err = fence()
+  if n then return n end
+  redis.call('DEL', KEYS[1])
+  return err
+end
 
--- Nobody waits and nobody holds it: the common case first, before the functions of the line are made.
+-- Nobody waits and nobody holds it: the common case first, before anything else is looked at or made. SET itself refuses
+-- a bad time, before the first write.
 local line = MODE == 'look' or MODE == 'adopt' or redis.call('EXISTS', Q, D) > 0
-if not line and redis.call('SET', K, ME, 'NX', 'PX', PX) then return fence(f) end
+if not line and redis.call('SET', K, ME, 'NX', 'PX', ARGV[2]) then return took() end
 
+local PX = tonumber(ARGV[2])
+if not PX or PX < 1 or PX ~= math.floor(PX) or ME == '' then
+  return redis.error_reply('ERR leasehold: acquire wants a token and whole milliseconds from 1')
+end
 local owner = redis.call('GET', K)
 if owner == ME then
   -- An adopter's shorter TTL must not shorten the lease that it adopts.
   if MODE ~= 'adopt' or redis.call('PTTL', K) < PX then redis.call('PEXPIRE', K, PX) end
-  if f == 0 then return fence(f) end
-  if f < 9007199254740992 then return f end
-  return redis.call('GET', F)
+  local f = redis.call('GET', F)
+  if not f then return took() end
+  return f
 end
 if MODE == 'adopt' then return {'GONE'} end
 if MODE == 'look' then
@@ -59,9 +66,10 @@ if not owner then
   local t, left = next_waiter()
   if not t or t == ME then
     redis.call('SET', K, ME, 'NX', 'PX', PX)
-    return fence(f)
+    return took()
   end
-  give(t, left, f) -- whoever finds a free lock and a live line serves its head
+  local n, err = give(t, left) -- whoever finds a free lock and a live line serves its head
+  if not n then return err end
 end
 if MODE == 'try' then return {'HELD', redis.call('PTTL', K)} end
 

@@ -28,12 +28,14 @@ local function next_waiter()
   end
 end
 
--- Hands the lock to waiter t for left ms, f being the counter, and tells its Locker, whose id is the first 16
--- characters of the token. The message may be lost, and a user who may not publish still releases: the waiter's next look
--- finds the lock.
-local function give(t, left, f)
-  local n = fence(f)
+-- Hands the lock to waiter t for left ms and tells its Locker, whose id is the first 16 characters of the token. The
+-- message may be lost, and a user who may not publish still releases: the waiter's next look finds the lock. Answers nil
+-- and the error if there is no fencing token to hand it with; the waiter will meet the same one.
+local function give(t, left)
+  local n, err = fence()
+  if not n then return nil, err end
   redis.call('SET', KEYS[1], t, 'PX', left)
   if type(n) == 'number' then n = string.format('%.0f', n) end
   redis.pcall(ARGV[5] or 'PUBLISH', ARGV[4] .. string.sub(t, 1, 16), t .. ' ' .. n .. ' ' .. redis.call('ZCARD', KEYS[2]))
+  return n
 end

@@ -19,15 +19,14 @@ local owner = redis.call('GET', K)
 local done = 0
 if owner == ARGV[1] or MODE == 'force' then
   if owner then done = 1 end
-  local t, left, f
+  local handed
   if redis.call('EXISTS', Q) == 1 then
     -- include fence.lua
     -- include line.lua
-    f = counter() -- broken, it serves nobody: every waiter then meets the error by itself
-    if f then t, left = next_waiter() end
-    if t then give(t, left, f) end
+    local t, left = next_waiter()
+    handed = t and give(t, left)
   end
-  if not t then redis.call('DEL', K) end
+  if not handed then redis.call('DEL', K) end
 elseif redis.call('ZREM', Q, ARGV[1]) == 1 then
   redis.call('HDEL', KEYS[4], ARGV[1])
   done = 2
