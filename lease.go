@@ -39,6 +39,7 @@ type Lease struct {
 	fence int64
 	begun moment // before the attempt that won was first sent
 	busy  bool   // it is WithLock's
+	stray bool   // a copy of its acquire may still be on its way
 
 	mu        sync.Mutex // guards what follows; never held across a Redis call, a hook or a send
 	deadline  moment     // end of trust
@@ -361,7 +362,7 @@ func (x *Lease) Release(ctx context.Context) error {
 	if ctx.Err() != nil {
 		ctx = context.WithoutCancel(ctx)
 	}
-	what, n, err := x.l.store.release(ctx, &x.r, modeRelease, x.releaseBound())
+	what, n, err := x.l.store.release(ctx, &x.r, x.releaseMode(), x.releaseBound())
 	err, again := x.releaseAnswered(what, n, err)
 	if again {
 		x.l.calls.background(x.releaseLater)
@@ -386,6 +387,16 @@ func (x *Lease) beginRelease() (bool, error) {
 	x.mu.Unlock()
 	x.l.keeper.withdraw(x)
 	return true, nil
+}
+
+// releaseMode is how the lease is released. An acquire that arrived after the release would take the lock for a whole TTL,
+// so where a copy of one may still come the release leaves a tombstone for it. Not always: that would be a write more for
+// every lease.
+func (x *Lease) releaseMode() string {
+	if x.stray {
+		return modeUndo
+	}
+	return modeRelease
 }
 
 // releaseBound is how long one release may take.
@@ -453,7 +464,7 @@ func (x *Lease) releaseLater() {
 		if sent, _ := x.beginRelease(); !sent {
 			return true
 		}
-		what, n, err := x.l.store.release(ctx, &x.r, modeRelease, callBound)
+		what, n, err := x.l.store.release(ctx, &x.r, x.releaseMode(), callBound)
 		_, again := x.releaseAnswered(what, n, err)
 		return !again
 	})

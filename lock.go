@@ -238,7 +238,7 @@ func (l *Locker) try(ctx context.Context, a *attempt) (*Lease, Wake, error) {
 		return nil, "", ErrHeld
 	case ans.state == granted:
 		x := l.lease(a, begun, ans.fence)
-		if !x.deadline.reached(l.now()) {
+		if x.stray = n > 1; !x.deadline.reached(l.now()) {
 			return x, WokenAtOnce, nil
 		}
 		err = &noAnswerError{bound} // or it would be a lease that nobody may trust

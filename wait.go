@@ -18,6 +18,8 @@ const (
 	tick = time.Second
 	// rankPause keeps those behind the head of the line from all looking at the instant of an expiry.
 	rankPause = 3 * time.Millisecond
+	// maxSlow is how many answers in a row may come too late to be trusted before the place in the line is given up.
+	maxSlow = 3
 )
 
 // gates has the gate of every key that somebody waits for or is about to have. It is exact, not striped, and an entry
@@ -151,7 +153,7 @@ type stay struct {
 	anchor moment
 	high   int64
 	sent   bool       // something of its token may have reached Redis
-	stray  bool       // and something that was given up may still be on its way
+	stray  bool       // and something that was given up, or sent again, may still be on its way
 	reason error      // what it waits for
 	woken  Wake       // by what it was woken last
 	grants chan grant // length one, the newest is kept
@@ -172,17 +174,17 @@ func (s *stay) stand(ctx context.Context) (*Lease, error) {
 	s.l.wakes.enter(s)
 	defer s.l.wakes.leave(s)
 
-	mode, failures := modeJoin, 0
+	mode, failures, slow := modeJoin, 0, 0
 	for {
 		begun := s.l.now()
 		s.a.looks++
 		ans, n, err := s.l.store.acquire(ctx, &s.a.request, mode, tick)
 		s.sent = s.sent || n > 0
+		s.stray = s.stray || n > 1 || err != nil && n > 0
 		var pause time.Duration
 		woken := WokenByTick
 		switch {
 		case err != nil:
-			s.stray = s.stray || n > 0
 			if over := s.over(ctx); over != nil {
 				return nil, over
 			}
@@ -195,10 +197,15 @@ func (s *stay) stand(ctx context.Context) (*Lease, error) {
 		case ans.state == granted:
 			x := s.l.lease(s.a, begun, ans.fence)
 			if !x.deadline.reached(s.l.now()) {
+				x.stray = s.stray
 				return x, nil
 			}
 			if over := s.over(ctx); over != nil {
 				return nil, over
+			}
+			if slow++; slow == maxSlow {
+				s.stray = true // undone: others may be quick enough
+				return nil, nil
 			}
 			continue // too slow to be trusted: look again
 		case ans.state == gone:
@@ -278,6 +285,7 @@ func (s *stay) trust(g grant) *Lease {
 	if due := x.deadline.Add(-life / 3); due.Before(x.due) {
 		x.due = due
 	}
+	x.stray = s.stray
 	x.noteWaiters(g.waiters)
 	return x
 }
