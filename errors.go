@@ -106,6 +106,16 @@ func (e *noAnswerError) Error() string {
 // Timeout reports true, as a net.Error does.
 func (e *noAnswerError) Timeout() bool { return true }
 
+// replicasError is the outcome of an acquire that too few replicas acknowledged.
+type replicasError struct {
+	acks, want int
+	within     time.Duration
+}
+
+func (e *replicasError) Error() string {
+	return fmt.Sprintf("%d of the %d replicas that WithReplicas wants acknowledged within %v", e.acks, e.want, e.within)
+}
+
 // passing are the codes of the server errors that time can cure: the server is starting, fails over, is
 // full or busy. Every other error that the server answers would be answered again.
 var passing = []string{
@@ -115,7 +125,12 @@ var passing = []string{
 
 // transient tells an error that a later attempt may not meet from one that it will.
 func transient(err error) bool {
-	if errors.Is(err, redis.ErrClosed) || errors.Is(err, errReply) {
+	var nodes *noQuorumError
+	if errors.As(err, &nodes) {
+		return nodes.transient()
+	}
+	var replicas *replicasError
+	if errors.Is(err, redis.ErrClosed) || errors.Is(err, errReply) || errors.Is(err, ErrInvalid) || errors.As(err, &replicas) {
 		return false
 	}
 	var server redis.Error

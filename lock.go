@@ -4,10 +4,8 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"log/slog"
 	mathrand "math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 
@@ -19,8 +17,6 @@ const (
 	callBound = 3 * time.Second
 	// undoBound is the longest that the clean-up of a failed attempt goes on.
 	undoBound = 10 * time.Second
-	// closeBound is the longest that Close waits for the functions that WithLock runs, and again for everything else.
-	closeBound = 5 * time.Second
 )
 
 // Locker takes leases on keys of one Redis deployment. Make one with [New] and share it; it is safe for concurrent use.
@@ -50,19 +46,26 @@ type Locker struct {
 // outlive the Locker, and Close does not close it. New sends nothing and starts nothing; options that cannot be used are
 // reported by the calls that they would govern.
 func New(client redis.UniversalClient, opts ...Option) *Locker {
-	l := &Locker{
-		id:       rand.Text()[:idLength],
-		wall:     time.Time.UnixNano,
-		defaults: *(&options{}).with(opts),
-	}
+	defaults := *(&options{}).with(opts)
+	l := newLocker(newDeployment(client, defaults.prefix), defaults)
 	if client == nil {
 		l.bad = invalid("the redis client is nil")
+	}
+	l.wakes = newWakes(client, defaults.prefix, l.id)
+	return l
+}
+
+// newLocker makes a Locker without a line.
+func newLocker(s store, defaults options) *Locker {
+	l := &Locker{
+		id:       rand.Text()[:idLength],
+		store:    s,
+		wall:     time.Time.UnixNano,
+		defaults: defaults,
 	}
 	l.keeper.l = l
 	l.closing, l.close = context.WithCancel(context.Background())
 	l.ending, l.end = context.WithCancel(context.Background())
-	l.store = newDeployment(client, l.defaults.prefix)
-	l.wakes = newWakes(client, l.defaults.prefix, l.id)
 	return l
 }
 
@@ -245,8 +248,7 @@ func (l *Locker) try(ctx context.Context, a *attempt) (*Lease, Wake, error) {
 	default:
 		err = errReply
 	}
-	r := a.request
-	l.calls.background(func() { l.undo(r) })
+	l.discard(a.request, err, nil)
 	return nil, "", err
 }
 
@@ -326,6 +328,23 @@ func (l *Locker) ForceRelease(ctx context.Context, key string) error {
 	return nil
 }
 
+// discard undoes an attempt that ended with err, and then calls then. The caller waits for it only where it is known that
+// the lock was had: it should be free when the error is read.
+func (l *Locker) discard(r request, err error, then func()) {
+	undo := func() {
+		l.undo(r)
+		if then != nil {
+			then()
+		}
+	}
+	var replicas *replicasError
+	if errors.As(err, &replicas) {
+		undo()
+	} else {
+		l.calls.background(undo)
+	}
+}
+
 // undo makes sure that nothing of an attempt's token is left or comes to be: neither a lock nor a place in the line.
 func (l *Locker) undo(r request) {
 	l.retry(min(max(claim, time.Duration(r.px)*time.Millisecond), undoBound), func(ctx context.Context) bool {
@@ -352,140 +371,4 @@ func (l *Locker) retry(d time.Duration, f func(context.Context) bool) {
 func backoff(n int) time.Duration {
 	d := min(10*time.Millisecond<<min(n, 10), time.Second)
 	return d/2 + mathrand.N(d/2)
-}
-
-// Close ends the Locker: no lock can be taken any more ([ErrClosed]), waits end with ErrClosed, and the contexts of all
-// leases end with it. Leases that WithLock holds are kept, and renewed, until their functions have returned, at most 5 s;
-// then everything is released and every goroutine of the Locker ends, within 6 s more. What remains, since a function did
-// not return or Redis did not answer, is named in the error, is lost for its holder, and goes with its TTL.
-// Close may be called at any time, repeatedly and by several; all calls wait, and return the same.
-func (l *Locker) Close() error {
-	l.shut.Do(func() { l.shutErr = l.shutDown() })
-	return l.shutErr
-}
-
-func (l *Locker) shutDown() error {
-	l.close()
-	leases := l.keeper.live()
-	for _, x := range leases {
-		x.endContexts(x.closing())
-	}
-
-	var errs []error
-	late := time.NewTimer(closeBound)
-	defer late.Stop()
-	leases = slices.DeleteFunc(leases, func(x *Lease) bool {
-		if !x.busy {
-			return false
-		}
-		select {
-		case <-x.Done():
-		case <-late.C:
-			late.Reset(0) // for the next one
-			errs = append(errs, x.fail("close", errRunning))
-		}
-		return true
-	})
-
-	ctx, cancel := context.WithTimeout(context.Background(), closeBound)
-	defer cancel()
-	errs = append(errs, releaseAll(ctx, leases)...)
-	l.calls.wait(ctx)
-	l.end() // whatever still repeats a clean-up gives up
-	last, stop := context.WithTimeout(context.Background(), time.Second)
-	defer stop()
-	l.calls.wait(last)
-	for _, x := range l.keeper.close(last) {
-		_ = x.end(fmt.Errorf("%w: %w before redis confirmed its release", ErrLost, ErrClosed))
-	}
-	if l.wakes != nil {
-		l.wakes.close(last)
-	}
-	if !l.store.close(ctx) {
-		errs = append(errs, &Error{Op: "close", Err: errStuck})
-	}
-	return errors.Join(errs...)
-}
-
-var (
-	errRunning = errors.New("WithLock's function has not returned; its lease goes with its ttl")
-	errStuck   = errors.New("the redis client has not returned from a call; it will, with its own timeouts")
-)
-
-// releaseAll releases the leases, several at a time.
-func releaseAll(ctx context.Context, leases []*Lease) (errs []error) {
-	var mu sync.Mutex
-	var all sync.WaitGroup
-	next := make(chan *Lease)
-	for range min(len(leases), maxBatch) {
-		all.Go(func() {
-			for x := range next {
-				err := x.fail("close", ctx.Err())
-				if ctx.Err() == nil {
-					err = x.Release(ctx)
-				}
-				if err != nil && !errors.Is(err, ErrLost) {
-					mu.Lock()
-					errs = append(errs, err)
-					mu.Unlock()
-				}
-			}
-		})
-	}
-	for _, x := range leases {
-		next <- x
-	}
-	close(next)
-	all.Wait()
-	return errs
-}
-
-// calls counts what a Locker has under way, so that Close can wait for it: the calls of its users, and the clean-up that
-// they leave behind.
-type calls struct {
-	mu   sync.Mutex
-	n    int
-	idle chan struct{} // made by wait, closed by the last to leave
-}
-
-func (c *calls) enter() {
-	c.mu.Lock()
-	c.n++
-	c.mu.Unlock()
-}
-
-func (c *calls) leave() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.n--; c.n == 0 && c.idle != nil {
-		close(c.idle)
-		c.idle = nil
-	}
-}
-
-// background runs f beside the caller.
-func (c *calls) background(f func()) {
-	c.enter()
-	go func() {
-		defer c.leave()
-		f()
-	}()
-}
-
-// wait returns when nothing is under way, or with ctx.
-func (c *calls) wait(ctx context.Context) {
-	c.mu.Lock()
-	if c.n == 0 {
-		c.mu.Unlock()
-		return
-	}
-	if c.idle == nil {
-		c.idle = make(chan struct{})
-	}
-	idle := c.idle
-	c.mu.Unlock()
-	select {
-	case <-idle:
-	case <-ctx.Done():
-	}
 }

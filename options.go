@@ -34,6 +34,9 @@ type options struct {
 	owner      string
 	hooks      *Hooks
 	logger     *slog.Logger
+
+	quarantine time.Duration
+	quorum     *quorum // the Locker's; nil: it has a single deployment
 }
 
 // WithAutoRenew says whether the lease is renewed in the background until it is released, lost or, with
@@ -61,6 +64,15 @@ func WithMaxHold(d time.Duration) Option {
 // Zero is the default.
 func WithLockDelay(d time.Duration) Option {
 	return Option{func(o *options) { o.lockDelay = d }}
+}
+
+// WithReplicas has an acquire wait until n replicas have acknowledged it, at most for the timeout (whole milliseconds, less
+// than half the TTL). With fewer the lock is given back and the error says how many there were, so a failover to one of
+// them does not lose a lease. It makes losing one unlikely, not impossible: Redis may still promote a replica that had not
+// acknowledged. It costs a round trip to the replicas for each acquire, on a connection of its own while it lasts.
+// Renewals do not wait. n is 0 by default: no waiting. A client whose ReadTimeout is shorter than the timeout gives up before.
+func WithReplicas(n int, timeout time.Duration) Option {
+	return Option{func(o *options) { o.replicas, o.replicasIn = n, timeout }}
 }
 
 // WithKeyPrefix puts s before every key, and so before every key that is derived from one and before the
@@ -114,10 +126,13 @@ func (o *options) check(ttl time.Duration) error {
 		return invalid("WithMaxHold(%v): want %v or more, or 0 for no bound", o.maxHold, minTTL)
 	case o.lockDelay < 0 || o.lockDelay > maxTTL-ttl:
 		return invalid("WithLockDelay(%v): want 0 or more, and ten years at most with the ttl of %v", o.lockDelay, ttl)
+	case o.replicas < 0 || o.replicas > 0 && (o.replicasIn < time.Millisecond || o.replicasIn >= ttl/2):
+		return invalid("WithReplicas(%d, %v): want 0 replicas or more, and a timeout from 1ms to less than half the ttl of %v",
+			o.replicas, o.replicasIn, ttl)
 	case len(o.owner) > maxOwner || strings.ContainsFunc(o.owner, func(r rune) bool { return r < ' ' || r > '~' }):
 		return invalid("WithOwner(%q): want at most %d printable ASCII characters", o.owner, maxOwner)
 	}
-	return nil
+	return o.quorum.checkLease(o, ttl)
 }
 
 func (o *options) checkKey(name string) error {

@@ -58,9 +58,11 @@ type call struct {
 	names   [len(kinds)]name
 	args    [3 + 1 + len(kinds) + 5]any
 	n       int // of args
+	o       *options
 	buf     [320]byte
 
 	with  atomic.Pointer[sender]
+	round *round                     // the handle of a quorum's renewal; such a call is never sent
 	wait  *wait                      // who waits for it; or
 	then  func(reply any, err error) // what to do about it, in the flight's goroutine
 	reply any
@@ -109,13 +111,18 @@ func newSender(client redis.UniversalClient) *sender {
 
 // do sends the call and waits for its answer, no longer than ctx and bound allow.
 func (s *sender) do(ctx context.Context, c *call, bound time.Duration) (any, sent, error) {
+	return s.await(ctx, c, bound, s.post)
+}
+
+// await is do with a way of sending.
+func (s *sender) await(ctx context.Context, c *call, bound time.Duration, post func(*call)) (any, sent, error) {
 	if ctx.Err() != nil {
 		return nil, 0, ended(ctx, nil)
 	}
 	w := s.waits.Get().(*wait)
 	w.timer.Reset(bound)
 	c.wait, c.ctx = w, ctx
-	s.post(c)
+	post(c)
 	var err error
 	select {
 	case <-w.done:
@@ -240,6 +247,41 @@ func (c *call) astray() bool {
 	}
 	c.reply, c.err = nil, nil
 	return true
+}
+
+// postReplicated sends the call with a WAIT behind it, on one connection, which is what the WAIT is about. It has a round trip
+// to itself: those who shared it would wait for the replicas too.
+func (s *sender) postReplicated(c *call, to func() (redis.Cmdable, error)) {
+	c.with.Store(s)
+	s.landed.background(func() {
+		defer c.finish()
+		defer recovered([]*call{c})
+		client, err := to()
+		if err != nil {
+			c.err = err
+			return
+		}
+		var cmd *redis.Cmd
+		var acks *redis.IntCmd
+		for range 2 {
+			pipe := client.Pipeline()
+			cmd = c.command(context.Background())
+			_ = pipe.Process(context.Background(), cmd)
+			acks = redis.NewIntCmd(context.Background(), "wait", c.o.replicas, c.o.replicasIn.Milliseconds())
+			_ = pipe.Process(context.Background(), acks)
+			_, _ = pipe.Exec(context.Background())
+			if !c.unknownScript(cmd) {
+				break
+			}
+		}
+		c.reply, c.err = cmd.Val(), cmd.Err()
+		if _, refused := c.reply.([]any); refused || c.err != nil {
+			return // the lock was not had: nothing to be acknowledged
+		}
+		if c.err = acks.Err(); c.err == nil && int(acks.Val()) < c.o.replicas {
+			c.err = &replicasError{int(acks.Val()), c.o.replicas, c.o.replicasIn}
+		}
+	})
 }
 
 // finish tells whoever waits for the call.

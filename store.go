@@ -83,6 +83,8 @@ type request struct {
 	token string
 	px    int64 // ms
 	o     *options
+
+	tenure *tenure // of a quorum: what the token has on the nodes
 }
 
 // answer is what acquire.lua says.
@@ -180,12 +182,28 @@ func (d *deployment) run(ctx context.Context, sc *script, r *request, mode strin
 }
 
 func (d *deployment) acquire(ctx context.Context, r *request, mode string, bound time.Duration) (answer, sent, error) {
-	reply, n, err := d.run(ctx, acquireScript, r, mode, bound)
+	run := d.run
+	if r.o.replicas > 0 && mode != modeAdopt {
+		run = d.runReplicated
+	}
+	reply, n, err := run(ctx, acquireScript, r, mode, bound)
 	if err != nil {
 		return answer{}, n, err
 	}
 	a, err := decodeAcquire(reply)
 	return a, n, err
+}
+
+// runReplicated is run with a WAIT for replicas. In a cluster a WAIT has to be sent to the key's own node.
+func (d *deployment) runReplicated(ctx context.Context, sc *script, r *request, mode string, bound time.Duration) (any, sent, error) {
+	return d.await(ctx, d.call(sc, r, mode), bound, func(c *call) {
+		d.postReplicated(c, func() (redis.Cmdable, error) {
+			if d.cluster == nil {
+				return d.client, nil
+			}
+			return d.cluster.MasterForKey(context.Background(), r.key)
+		})
+	})
 }
 
 func (d *deployment) renew(ctx context.Context, r *request, bound time.Duration) (int, error) {
@@ -241,7 +259,7 @@ func (d *deployment) close(ctx context.Context) bool {
 
 // call prepares the run of a script.
 func (d *deployment) call(sc *script, r *request, mode string) *call {
-	c := &call{script: sc, ctx: context.Background(), key: r.key, px: r.px, mode: mode}
+	c := &call{script: sc, ctx: context.Background(), key: r.key, px: r.px, mode: mode, o: r.o}
 
 	// All bytes stand in one buffer; they are sliced when it has its final place.
 	var ends [len(kinds)]int

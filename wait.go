@@ -129,11 +129,7 @@ func (l *Locker) wait(ctx context.Context, a *attempt) (*Lease, Wake, error) {
 			l.gates.leave(a.key)
 		} else {
 			// The next one's turn comes when this one's outcome is known, or has stopped mattering.
-			r := a.request
-			l.calls.background(func() {
-				l.undo(r)
-				l.gates.leave(r.key)
-			})
+			l.discard(a.request, err, func() { l.gates.leave(a.key) })
 		}
 		return x, s.woken, err
 	}
@@ -178,7 +174,7 @@ func (s *stay) stand(ctx context.Context) (*Lease, error) {
 	for {
 		begun := s.l.now()
 		s.a.looks++
-		ans, n, err := s.l.store.acquire(ctx, &s.a.request, mode, tick)
+		ans, n, err := s.l.store.acquire(ctx, &s.a.request, mode, tick+s.a.o.replicasIn)
 		s.sent = s.sent || n > 0
 		s.stray = s.stray || n > 1 || err != nil && n > 0
 		var pause time.Duration
@@ -270,12 +266,13 @@ func (s *stay) sleep(ctx context.Context, pause time.Duration, woken Wake) (*Lea
 
 // trust turns a message into a lease, or into nil: look.
 //
-// A lease without automatic renewal would have to be confirmed before Acquire returns, and so would one with a lock delay,
-// which the hand-over does not set. For those a look is the confirmation.
+// A lease without automatic renewal would have to be confirmed before Acquire returns, one with a lock delay or with replicas
+// needs what the hand-over does not do, and one that is due to be renewed would be confirmed at once. For those a look is the
+// confirmation, and gives the full ttl.
 func (s *stay) trust(g grant) *Lease {
 	life := min(claim, s.a.ttl)
 	deadline := s.anchor.add(life - margin(life))
-	if !s.a.auto || s.a.o.lockDelay > 0 || g.fence <= s.high || deadline.reached(s.l.now()) {
+	if !s.a.auto || s.a.o.lockDelay > 0 || s.a.o.replicas > 0 || g.fence <= s.high || deadline.add(-life/3).reached(s.l.now()) {
 		return nil
 	}
 	x := s.l.lease(s.a, s.anchor, g.fence)

@@ -1,0 +1,412 @@
+package leasehold
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// DefaultRestartQuarantine is the quarantine of a quorum that was not told another one.
+const DefaultRestartQuarantine = time.Minute
+
+// nodePatience is the longest that a node's vote is waited for.
+const nodePatience = time.Second
+
+// WithRestartQuarantine sets for how long a node of a quorum gives its vote to nobody after it has started, so that
+// every lease that it may have forgotten is over before it votes again. It is for [NewQuorum], and one setting for all
+// processes that use the nodes: a process with a shorter one breaks the exclusion of the others. A lease whose TTL and
+// lock delay together exceed it is refused with [ErrInvalid], because the longest TTL in use cannot be found out and so
+// has to be bounded.
+//
+// The default is [DefaultRestartQuarantine] and not none: Redis loses its last writes in a crash unless it was set up with
+// "appendfsync always", and without a quarantine one such crash is enough for two holders. What it costs is that a node that
+// has just been started counts as missing for a while. Zero switches it off; only for nodes that never lose a write.
+// FLUSHALL, eviction and a failover inside a node are losses that no quarantine sees.
+func WithRestartQuarantine(d time.Duration) Option {
+	return Option{func(o *options) { o.quarantine = d }}
+}
+
+// NewQuorum returns a Locker over an odd number of nodes, three at least, that know nothing of one another: a lock is
+// held by whom a majority of them says it is, and goes on while a majority can be reached. Each client reaches one node,
+// which may itself be a server, a failover group or a cluster. The clients stay the caller's.
+//
+// It is used like a Locker of [New], with these differences. Waiters do not stand in a line: they try again after pauses of
+// chance, and a newcomer may be faster. A failure of too many nodes matches [ErrNoQuorum] and carries a [NodeError] for each. State
+// tells what a majority says, and no waiters. Nodes must be restarted less than a majority at a time, or everybody waits out
+// [WithRestartQuarantine].
+//
+// One holder at most is trusted as long as the nodes' clocks run at the holder's rate within its margin and do not step
+// forward, and a node that lost data was in quarantine after it. Fencing tokens rise whatever the clocks do, while a node
+// that took part in both leases keeps its data.
+//
+// NewQuorum sends nothing. That two clients reach one server is found out by the first acquires, if there is a quarantine,
+// and is then the error of every call.
+func NewQuorum(nodes []redis.UniversalClient, opts ...Option) (*Locker, error) {
+	defaults := (&options{quarantine: DefaultRestartQuarantine}).with(opts)
+	q := &quorum{quarantine: defaults.quarantine, epoch: time.Now(), seed: maphash.MakeSeed()}
+	for i, client := range nodes {
+		q.nodes = append(q.nodes, newNode(q, i, client, defaults.prefix))
+	}
+	if err := q.check(); err != nil {
+		return nil, &Error{Op: "new quorum", Err: err}
+	}
+	defaults.quorum = q
+	return newLocker(q, *defaults), nil
+}
+
+// quorum is a store of several independent nodes. What a token has on them is a tenure, which does most of the work.
+type quorum struct {
+	nodes      []*node
+	quarantine time.Duration
+	epoch      time.Time // what the nodes' clocks are noted against
+	seed       maphash.Seed
+	// seen has the highest counter heard of, for the keys whose hashes fall into one place. A proposal is a hint, so
+	// that keys share a place is harmless, and a fixed number of places cannot leak.
+	seen   [256]atomic.Int64
+	twins  atomic.Pointer[twinsError] // once found
+	closed atomic.Bool                // nothing more is sent
+}
+
+// majority is how many nodes decide.
+func (q *quorum) majority() int { return len(q.nodes)/2 + 1 }
+
+func (q *quorum) check() error {
+	if n := len(q.nodes); n < 3 || n%2 == 0 {
+		return invalid("%d nodes: want an odd number, 3 at least", n)
+	}
+	clients := map[redis.UniversalClient]int{}
+	for i, n := range q.nodes {
+		if n.client == nil {
+			return invalid("the client of node %d is nil", i)
+		}
+		if j, twice := clients[n.client]; twice {
+			return invalid("nodes %d and %d are one client", j, i)
+		}
+		clients[n.client] = i
+	}
+	if d := q.quarantine; d != 0 && d < minTTL || d > maxTTL {
+		return invalid("WithRestartQuarantine(%v): want %v to ten years, or 0 for none", d, minTTL)
+	}
+	return nil
+}
+
+// checkLease judges what a call asks of a quorum, or of a single deployment if q is nil.
+func (q *quorum) checkLease(o *options, ttl time.Duration) error {
+	switch {
+	case q == nil && o.quarantine != 0:
+		return invalid("WithRestartQuarantine(%v): it is for NewQuorum", o.quarantine)
+	case q == nil:
+	case o.quarantine != q.quarantine:
+		return invalid("WithRestartQuarantine(%v): it is one setting for all leases, and was %v at NewQuorum", o.quarantine, q.quarantine)
+	case o.replicas > 0:
+		return invalid("WithReplicas(%d): a quorum counts nodes, not replicas", o.replicas)
+	case q.quarantine > 0 && ttl+o.lockDelay > q.quarantine:
+		return invalid("ttl %v with WithLockDelay(%v): want at most WithRestartQuarantine's %v together", ttl, o.lockDelay, q.quarantine)
+	}
+	return nil
+}
+
+// quarantineMillis is the quarantine as the scripts want it, rounded up.
+func (q *quorum) quarantineMillis() int64 {
+	return int64((q.quarantine + time.Millisecond - 1) / time.Millisecond)
+}
+
+// ready reports why nothing can be asked at all.
+func (q *quorum) ready(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return ended(ctx, nil)
+	}
+	if twins := q.twins.Load(); twins != nil {
+		return twins
+	}
+	return nil
+}
+
+// acquire tries once. It always answers 0 for how often something was sent: what an attempt that failed has left, its tenure
+// takes back by itself, from each node after that node's own call has returned.
+func (q *quorum) acquire(ctx context.Context, r *request, mode string, bound time.Duration) (answer, sent, error) {
+	if err := q.ready(ctx); err != nil {
+		return answer{}, 0, err
+	}
+	t := newTenure(q, r)
+	t.adopting = mode == modeAdopt
+	r.tenure = t
+	// A quarter: two rounds have to fit in, and a lease that took most of its time to get is of no use.
+	patience := min(max(bound/4, minTTL/2), nodePatience, bound)
+	t.ask(ctx)
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	for {
+		var cause error
+		select {
+		case <-t.decided:
+			return t.result()
+		case <-ctx.Done():
+			cause = ended(ctx, t.reason(nil))
+		case <-timer.C:
+			if t.late() {
+				timer.Reset(patience)
+				continue
+			}
+			cause = t.reason(&noAnswerError{patience})
+		}
+		t.giveUp(cause)
+		return t.result()
+	}
+}
+
+func (q *quorum) renew(ctx context.Context, r *request, bound time.Duration) (int, error) {
+	if err := q.ready(ctx); err != nil {
+		return 0, err
+	}
+	type outcome struct {
+		n   int
+		err error
+	}
+	said := make(chan outcome, 1)
+	round := r.tenure.renew(ctx, func(_ *call, n int, err error) { said <- outcome{n, err} })
+	timer := time.NewTimer(bound)
+	defer timer.Stop()
+	select {
+	case o := <-said:
+		return o.n, o.err
+	case <-ctx.Done():
+		round.withdraw()
+		return 0, ended(ctx, round.reason(nil))
+	case <-timer.C:
+		round.withdraw()
+		return 0, round.reason(&noAnswerError{bound})
+	}
+}
+
+// renewLater answers a call that stands for the whole round.
+func (q *quorum) renewLater(r *request, then func(c *call, waiters int, err error)) *call {
+	return &r.tenure.renew(context.Background(), then).handle
+}
+
+func (q *quorum) withdraw(c *call) bool { return c.round.withdraw() }
+
+// release gives back what the token has on every node. It answers when a majority is free of it and what that says about the
+// lease is clear; the other nodes are seen to in the background.
+func (q *quorum) release(ctx context.Context, r *request, mode string, bound time.Duration) (int, sent, error) {
+	if mode == modeForce {
+		return releasedLock, 1, q.force(ctx, r, bound)
+	}
+	if ctx.Err() != nil {
+		return 0, 0, ended(ctx, nil)
+	}
+	t := r.tenure
+	if t == nil {
+		return releasedNothing, 0, nil // no attempt was made
+	}
+	t.end()
+	bound = min(bound, nodePatience)
+	timer := time.NewTimer(bound)
+	defer timer.Stop()
+	for late := false; ; {
+		what, settled, changed := t.release(late)
+		if settled {
+			return what, 1, nil
+		}
+		if changed == nil {
+			return 0, 1, t.unfreed(&noAnswerError{bound})
+		}
+		select {
+		case <-changed:
+		case <-timer.C:
+			late = true
+		case <-ctx.Done():
+			return 0, 1, ended(ctx, nil)
+		}
+	}
+}
+
+// force deletes the lock wherever it is.
+func (q *quorum) force(ctx context.Context, r *request, bound time.Duration) error {
+	if err := q.ready(ctx); err != nil {
+		return err
+	}
+	replies, errs := q.survey(ctx, releaseNodeScript, r, bound, q.majority(), modeForce)
+	if len(replies) < q.majority() {
+		return q.shortOf(len(replies), errs)
+	}
+	return nil
+}
+
+// survey asks every node and waits until enough have answered, or all have in some way, or bound has passed. It returns the answers
+// by node, and the errors of the others.
+func (q *quorum) survey(ctx context.Context, sc *script, r *request, bound time.Duration, enough int, args ...any) (map[int]any, []error) {
+	type outcome struct {
+		i     int
+		reply any
+		err   error
+	}
+	said := make(chan outcome, len(q.nodes))
+	errs := make([]error, len(q.nodes))
+	calls := make([]*call, len(q.nodes))
+	for i, n := range q.nodes {
+		errs[i] = &noAnswerError{min(bound, nodePatience)}
+		calls[i] = newNodeCall(ctx, sc, r, args...)
+		n.send(calls[i], func(_ sent, reply any, err error) { said <- outcome{i, reply, err} })
+	}
+	timer := time.NewTimer(min(bound, nodePatience))
+	defer timer.Stop()
+	replies := map[int]any{}
+	for open := len(q.nodes); open > 0 && len(replies) < enough; open-- {
+		select {
+		case o := <-said:
+			if errs[o.i] = o.err; o.err == nil {
+				replies[o.i] = o.reply
+			}
+			continue
+		case <-ctx.Done():
+			for i, err := range errs {
+				if _, slow := err.(*noAnswerError); slow {
+					errs[i] = ended(ctx, nil)
+				}
+			}
+		case <-timer.C:
+		}
+		break
+	}
+	for i, n := range q.nodes {
+		if errs[i] != nil {
+			n.withdraw(calls[i])
+		}
+	}
+	return replies, errs
+}
+
+// inspect answers what a majority says. It waits for all nodes if it can, for a picture that is whole.
+func (q *quorum) inspect(ctx context.Context, r *request, bound time.Duration) (State, error) {
+	if err := q.ready(ctx); err != nil {
+		return State{}, err
+	}
+	replies, errs := q.survey(ctx, inspectNodeScript, r, bound, len(q.nodes))
+	if len(replies) < q.majority() {
+		return State{}, q.shortOf(len(replies), errs)
+	}
+	views := make([]nodeState, 0, len(replies))
+	for i, reply := range replies {
+		v, err := decodeNodeState(reply)
+		if err != nil {
+			errs[i] = err
+			continue
+		}
+		views = append(views, v)
+	}
+	s, known := q.majorityView(r.key, views)
+	if !known {
+		return State{}, q.shortOf(len(views), errs)
+	}
+	return s, nil
+}
+
+// close waits for what is under way and sends nothing after it.
+func (q *quorum) close(ctx context.Context) bool {
+	for _, n := range q.nodes {
+		n.forgive()
+	}
+	landed := true
+	for _, n := range q.nodes {
+		landed = n.close(ctx) && landed
+	}
+	q.closed.Store(true)
+	return landed
+}
+
+// NodeError is why one node of a quorum did not agree.
+type NodeError struct {
+	Node int // its index in NewQuorum's nodes
+	Err  error
+}
+
+func (e *NodeError) Error() string { return fmt.Sprintf("node %d: %v", e.Node, e.Err) }
+
+// Unwrap returns the cause.
+func (e *NodeError) Unwrap() error { return e.Err }
+
+// noQuorumError is ErrNoQuorum with the cause of each node that did not agree.
+type noQuorumError struct {
+	agreed, nodes int
+	causes        []*NodeError
+}
+
+// shortOf reports that too few nodes agreed; errs has the cause of each that did not, by node, and nil for those that did.
+func (q *quorum) shortOf(agreed int, errs []error) error {
+	e := &noQuorumError{agreed: agreed, nodes: len(errs)}
+	for i, err := range errs {
+		if err != nil {
+			e.causes = append(e.causes, &NodeError{i, err})
+		}
+	}
+	return e
+}
+
+func (e *noQuorumError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%v: %d of %d nodes agreed, want %d", ErrNoQuorum, e.agreed, e.nodes, e.nodes/2+1)
+	for _, c := range e.causes {
+		fmt.Fprintf(&b, "; %v", c)
+	}
+	return b.String()
+}
+
+// Unwrap returns ErrNoQuorum and the causes.
+func (e *noQuorumError) Unwrap() []error {
+	errs := []error{ErrNoQuorum}
+	for _, c := range e.causes {
+		errs = append(errs, c)
+	}
+	return errs
+}
+
+// transient reports whether a majority may agree later.
+func (e *noQuorumError) transient() bool {
+	hopeless := 0
+	for _, c := range e.causes {
+		var young *youngError
+		if !transient(c.Err) || errors.As(c.Err, &young) && young.left < 0 {
+			hopeless++
+		}
+	}
+	return e.nodes-hopeless >= e.nodes/2+1
+}
+
+// The causes that are no trouble of the node's. The first is not ErrHeld: one node that says so proves nothing.
+var (
+	errNodeHeld  = errors.New("another token has the key")
+	errNodeGone  = errors.New("the key is gone or another token's")
+	errOvertaken = errors.New("its counter is ahead of the others'")
+	errCrowded   = errors.New("too many calls wait for the node")
+	errGiven     = errors.New("it is to forget the key")
+	errUnheard   = errors.New("it had not answered when it was decided")
+)
+
+// youngError is the vote of a node in quarantine.
+type youngError struct {
+	left time.Duration // below 0: for ever
+}
+
+func (e *youngError) Error() string {
+	if e.left < 0 {
+		return "in quarantine for ever: INFO does not tell its uptime, see WithRestartQuarantine"
+	}
+	return fmt.Sprintf("restarted, and in quarantine for another %v", e.left)
+}
+
+// twinsError is two nodes that are one server: its vote would count twice.
+type twinsError struct{ a, b int }
+
+func (e *twinsError) Error() string {
+	return fmt.Sprintf("%v: nodes %d and %d are one server", ErrInvalid, e.a, e.b)
+}
+
+// Unwrap returns ErrInvalid, though something was sent: it is the caller's list of nodes that cannot be used.
+func (e *twinsError) Unwrap() error { return ErrInvalid }

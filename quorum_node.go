@@ -1,0 +1,418 @@
+package leasehold
+
+import (
+	"context"
+	"fmt"
+	"hash/maphash"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+var (
+	acquireNodeScript = newScript("quorum_acquire.lua", 2)
+	renewNodeScript   = newScript("quorum_renew.lua", 2)
+	refillNodeScript  = newScript("quorum_refill.lua", 2)
+	releaseNodeScript = newScript("quorum_release.lua", 2)
+	inspectNodeScript = newScript("quorum_inspect.lua", 2)
+)
+
+const (
+	// maxPending bounds the calls that wait for a node or are under way. Without it a node that swallows everything would
+	// make every acquire leave something behind.
+	maxPending = 4096
+	// maxDebts bounds the releases that a node still has to get. Those that find no room are left to the TTL.
+	maxDebts = 4096
+	// The bounds of a proposal's lead over the nodes' clocks.
+	minSlack, maxSlack = time.Millisecond, 100 * time.Millisecond
+	// staleReading is how slow an answer may be and still tell the time.
+	staleReading = 500 * time.Millisecond
+)
+
+// node is one of a quorum's nodes, and what this process knows of it.
+type node struct {
+	*deployment
+	q *quorum
+	i int
+
+	mu       sync.Mutex // guards what follows; the innermost of all
+	pending  int
+	heard    bool
+	ahead    int64         // the node's µs at the last answer less ours when it was asked, so never too little
+	trip     time.Duration // smoothed time from asking to the answer
+	runs     map[int]run   // by the part of the node that was asked: one, or a cluster's slots
+	debts    []debt
+	failures int         // in a row, of paying them
+	repay    *time.Timer // runs while there are debts
+	over     bool        // no debts are made any more
+}
+
+// run is one life of a server.
+type run struct {
+	id    string
+	until time.Time // no vote before; zero: it was the first that this process met
+}
+
+// debt is a release that a node has not confirmed.
+type debt struct {
+	t     *tenure
+	until time.Time // the key is gone by then
+}
+
+func newNode(q *quorum, i int, client redis.UniversalClient, prefix string) *node {
+	return &node{deployment: newDeployment(client, prefix), q: q, i: i, runs: map[int]run{}}
+}
+
+// newNodeCall prepares the run of a node's script: behind the token and the milliseconds stand args.
+func newNodeCall(ctx context.Context, sc *script, r *request, args ...any) *call {
+	c := &call{script: sc, ctx: ctx, key: r.key, px: r.px}
+	buf := append(c.buf[:0], r.token...)
+	at := len(buf)
+	buf = derive(buf, r.o.prefix, "fence", r.key)
+	c.token.bytes, c.names[0] = buf[:at:at], buf[at:]
+	all := append(c.args[:0], "evalsha", sc.Hash(), decimals[2], c.key, &c.names[0], &c.token, &c.px)
+	c.n = len(append(all, args...))
+	return c
+}
+
+// send has the call sent. Then is called from another goroutine with how often it was written, unless the call is
+// withdrawn before. It must not block.
+func (n *node) send(c *call, then func(n sent, reply any, err error)) {
+	n.mu.Lock()
+	n.pending++
+	n.mu.Unlock()
+	c.then = func(reply any, err error) {
+		n.mu.Lock()
+		n.pending--
+		n.mu.Unlock()
+		if err == nil && n.cluster != nil {
+			n.known.Store(true)
+		}
+		then(c.written(), reply, err)
+	}
+	n.to(c.key).post(c)
+}
+
+// withdraw takes a call back if it has not been sent.
+func (n *node) withdraw(c *call) bool {
+	if !c.withdraw() {
+		return false
+	}
+	n.mu.Lock()
+	n.pending--
+	n.mu.Unlock()
+	return true
+}
+
+// crowded reports whether the node should be given nothing new.
+func (n *node) crowded() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.pending >= maxPending
+}
+
+// part tells the servers behind a client apart.
+func (n *node) part(key string) int {
+	if _, one := n.client.(*redis.Client); one {
+		return 0
+	}
+	return slot(key)
+}
+
+// note takes in what an answer to a call that was asked at that moment says about the node: its time in µs, and the id of
+// its run. It reports an error if the vote must not count.
+//
+// Another run than before may have lost what the former was told, whatever its uptime says: its clock may have stepped, or it
+// may be a replica that was promoted. So it gets a quarantine by our own clock.
+func (n *node) note(key string, asked time.Time, now int64, id string) error {
+	took := time.Since(asked)
+	part := 0
+	if _, one := n.client.(*redis.Client); !one {
+		part = slot(key) // several servers, each with runs of its own
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if took < staleReading || !n.heard {
+		n.ahead = now - asked.Sub(n.q.epoch).Microseconds()
+	}
+	if n.trip += (took - n.trip) / 8; !n.heard {
+		n.trip = took
+	}
+	n.heard = true
+	if id == "" {
+		return nil
+	}
+	last, known := n.runs[part]
+	switch {
+	case !known:
+		n.runs[part] = run{id: id}
+	case last.id != id:
+		last = run{id, time.Now().Add(n.q.quarantine)}
+		n.runs[part] = last
+	}
+	if left := time.Until(last.until); left > 0 {
+		return &youngError{left}
+	}
+	return nil
+}
+
+// heardOf reads an answer to acquire, renew or refill and takes in what it tells of the node. Young says why a yes must not
+// count.
+func (n *node) heardOf(key string, asked time.Time, reply any, err error) (v vote, young, _ error) {
+	if v, err = decodeVote(reply, err); err != nil || v.now == 0 {
+		return v, nil, err
+	}
+	n.q.remember(key, v.counter)
+	if young = n.note(key, asked, v.now, v.run); !v.granted() {
+		young = nil // it says more by itself
+	}
+	return v, young, nil
+}
+
+// propose is a fencing token that all nodes can give as it stands, so that none has to be raised: above every counter and
+// every clock at the moment when the command arrives, as far as is known. 0 is no proposal.
+func (q *quorum) propose(key string) int64 {
+	now := time.Since(q.epoch)
+	ahead, heard := int64(math.MinInt64), false
+	for _, n := range q.nodes {
+		n.mu.Lock()
+		if n.heard {
+			ahead, heard = max(ahead, n.ahead), true
+		}
+		n.mu.Unlock()
+	}
+	if !heard {
+		return 0
+	}
+	return max(ahead+(now+q.slack()).Microseconds(), q.place(key).Load()+1)
+}
+
+// slack is about two round trips.
+func (q *quorum) slack() time.Duration {
+	d := minSlack
+	for _, n := range q.nodes {
+		n.mu.Lock()
+		d = max(d, 2*n.trip)
+		n.mu.Unlock()
+	}
+	return min(d, maxSlack)
+}
+
+// remember takes in a counter that was heard of.
+func (q *quorum) remember(key string, counter int64) {
+	for at := q.place(key); ; {
+		old := at.Load()
+		if counter <= old || at.CompareAndSwap(old, counter) {
+			return
+		}
+	}
+}
+
+func (q *quorum) place(key string) *atomic.Int64 {
+	return &q.seen[maphash.String(q.seed, key)%uint64(len(q.seen))]
+}
+
+// owe keeps a release that the node did not confirm, to be sent again while the key may be there. It reports false if the
+// release is left to the TTL.
+func (n *node) owe(t *tenure, until time.Time) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.over || len(n.debts) >= maxDebts || !time.Now().Before(until) {
+		return false
+	}
+	n.debts = append(n.debts, debt{t, until})
+	n.arm()
+	return true
+}
+
+// arm plans the next try. n.mu is held.
+func (n *node) arm() {
+	if n.repay == nil {
+		n.repay = time.AfterFunc(backoff(n.failures), n.pay)
+	}
+}
+
+// pay sends the first release that is still of use, to find out whether the node answers again.
+func (n *node) pay() {
+	n.mu.Lock()
+	n.repay = nil
+	now := time.Now()
+	var late []debt
+	for len(n.debts) > 0 && !now.Before(n.debts[0].until) {
+		late = append(late, n.debts[0])
+		n.debts = n.debts[1:]
+	}
+	var first []debt
+	if len(n.debts) > 0 {
+		first = n.debts[:1:1]
+		n.debts = n.debts[1:]
+	}
+	n.mu.Unlock()
+	for _, d := range late {
+		d.t.unpaid(n.i)
+	}
+	for _, d := range first {
+		d.t.sendRelease(n.i, d.until)
+	}
+}
+
+// answered is told how a release went, and sends all the others once the node answers again.
+func (n *node) answered(ok bool) {
+	n.mu.Lock()
+	if !ok {
+		n.failures++
+		n.mu.Unlock()
+		return
+	}
+	n.failures = 0
+	debts := n.debts
+	n.debts = nil
+	n.mu.Unlock()
+	for _, d := range debts {
+		d.t.sendRelease(n.i, d.until)
+	}
+}
+
+// forgive drops all debts.
+func (n *node) forgive() {
+	n.mu.Lock()
+	n.over = true
+	debts := n.debts
+	n.debts = nil
+	if n.repay != nil {
+		n.repay.Stop()
+	}
+	n.mu.Unlock()
+	for _, d := range debts {
+		d.t.unpaid(n.i)
+	}
+}
+
+// The kinds of answers of quorum_acquire.lua and quorum_renew.lua.
+const (
+	voteYes   = 1
+	voteNo    = 0  // acquire: held; renew: absent
+	voteNever = -1 // acquire: in quarantine; renew: another's
+)
+
+// vote is a node's answer to acquire or renew.
+type vote struct {
+	kind    int64
+	counter int64         // if it tells
+	left    time.Duration // in quarantine, below 0: for ever
+	now     int64         // µs; 0: it does not tell
+	run     string
+}
+
+func (v vote) granted() bool { return v.kind == voteYes }
+
+// why is the cause of a vote that was no yes.
+func (v vote) why(renewing bool) error {
+	switch {
+	case renewing:
+		return errNodeGone
+	case v.kind == voteNo:
+		return errNodeHeld
+	}
+	return &youngError{v.left}
+}
+
+// decodeVote reads {1, f, now, run}, {0, ms, now, run, f} and {-1, ms, now, run} of acquire; of renew and refill {1, f, now}
+// and the bare {0} and {-1} too.
+func decodeVote(reply any, err error) (vote, error) {
+	if err != nil {
+		return vote{kind: voteNever}, err
+	}
+	bad := fmt.Errorf("%w: %v to a quorum's script", errReply, reply)
+	list, ok := reply.([]any)
+	if !ok || len(list) == 0 {
+		return vote{kind: voteNever}, bad
+	}
+	var n [5]int64
+	var v vote
+	for i, x := range list[:min(len(list), len(n))] {
+		if i == 3 {
+			v.run, ok = x.(string)
+		} else {
+			n[i], ok = x.(int64)
+		}
+		if !ok {
+			return vote{kind: voteNever}, bad
+		}
+	}
+	v.kind, v.now = n[0], n[2]
+	switch {
+	case v.kind == voteYes && len(list) >= 3 && n[1] >= 1:
+		v.counter = n[1]
+	case v.kind == voteNo && (len(list) == 1 || len(list) == 5):
+		v.counter = n[4]
+	case v.kind == voteNever && (len(list) == 1 || len(list) == 4):
+		v.left = time.Duration(n[1]) * time.Millisecond
+	default:
+		return vote{kind: voteNever}, bad
+	}
+	return v, nil
+}
+
+// nodeState is what quorum_inspect.lua tells.
+type nodeState struct {
+	token   string
+	left    time.Duration
+	forever bool
+	counter int64 // 0: none
+}
+
+func decodeNodeState(reply any) (v nodeState, err error) {
+	list, ok := reply.([]any)
+	if !ok || len(list) != 3 {
+		return v, fmt.Errorf("%w: %v to inspect", errReply, reply)
+	}
+	v.token, _ = list[0].(string)
+	if v.left, v.forever, err = decodeLeft(list[1]); err != nil {
+		return v, err
+	}
+	if list[2] != "" {
+		v.counter, err = decodeFence(list[2])
+	}
+	return v, err
+}
+
+// majorityView makes one State of several. It reports false if the nodes that did not answer could turn it round.
+func (q *quorum) majorityView(key string, views []nodeState) (State, bool) {
+	s := State{Key: key}
+	for _, v := range views {
+		s.FencingToken = max(s.FencingToken, v.counter)
+	}
+	missing := len(q.nodes) - len(views)
+	known := true
+	for _, v := range views {
+		var lefts []time.Duration
+		for _, w := range views {
+			if w.token == v.token {
+				left := w.left
+				if w.forever {
+					left = maxTTL
+				}
+				lefts = append(lefts, left)
+			}
+		}
+		switch {
+		case v.token == "":
+		case len(lefts) >= q.majority():
+			slices.Sort(lefts)
+			// A majority of keys has to be left.
+			s.Held, s.Owner, s.TTL = true, ownerOf(v.token), lefts[len(lefts)-q.majority()]
+			if s.TTL == maxTTL {
+				s.TTL = -1
+			}
+			return s, true
+		case len(lefts)+missing >= q.majority():
+			known = false
+		}
+	}
+	return s, known
+}
