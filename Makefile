@@ -1,0 +1,46 @@
+# The steps of .ci/run, each to be run alone. "make" is what a change needs before it is sent.
+
+GO ?= go
+STATICCHECK = $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+# Each nested module has dependencies that the core must not have.
+MODULES = $(patsubst %/go.mod,%,$(shell find . -mindepth 2 -name go.mod | sort))
+
+.PHONY: check ci fmt vet tidy staticcheck test cover modules demo
+
+check: fmt vet tidy staticcheck test
+
+ci: check cover modules
+
+fmt:
+	@files=$$(gofmt -l .); test -z "$$files" || { echo "gofmt would change:"; echo "$$files"; exit 1; }
+
+vet:
+	$(GO) vet ./...
+
+tidy:
+	$(GO) mod tidy -diff
+
+staticcheck:
+	$(STATICCHECK) ./...
+
+test:
+	$(GO) test -race -shuffle=on ./...
+
+# With miniredis alone: nothing but Go is found on this PATH, so the tests that want a redis-server are skipped.
+cover:
+	PATH=$$($(GO) env GOROOT)/bin CGO_ENABLED=0 LEASEHOLD_REQUIRE_REDIS= go test -coverprofile=cover.out .
+	$(GO) tool cover -func=cover.out | tail -n 1
+
+modules:
+	@set -e; export GOWORK=off; for dir in $(MODULES); do \
+		echo "== $$dir"; cd $(CURDIR)/$$dir; \
+		$(GO) mod tidy -diff; \
+		$(GO) build -buildvcs=false -o /dev/null ./...; \
+		$(GO) vet ./...; \
+		$(STATICCHECK) ./...; \
+		$(GO) test -race -shuffle=on ./...; \
+	done
+
+demo:
+	$(GO) run ./cmd/leasehold demo

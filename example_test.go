@@ -1,0 +1,301 @@
+package leasehold_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/go-leasehold/leasehold"
+)
+
+// exampleRedis starts a Redis for one example. Its TTLs stand still until FastForward, so no lease of an example runs out
+// by accident.
+func exampleRedis() (client *redis.Client, server *miniredis.Miniredis, stop func()) {
+	server, err := miniredis.Run()
+	if err != nil {
+		panic(err)
+	}
+	client = redis.NewClient(&redis.Options{Addr: server.Addr()})
+	return client, server, func() {
+		_ = client.Close()
+		server.Close()
+	}
+}
+
+func ExampleLocker_WithLock() {
+	ctx := context.Background()
+	client, _, stop := exampleRedis()
+	defer stop()
+	locker := leasehold.New(client)
+	defer locker.Close()
+
+	err := locker.WithLock(ctx, "invoice:7", 10*time.Second, func(ctx context.Context, lease *leasehold.Lease) error {
+		// Work here, for as long as it takes. Give ctx to every call, and lease.FencingToken() to every write.
+		fmt.Println("paying under", lease.Key())
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// paying under invoice:7
+	// <nil>
+}
+
+// fn's context says that the lease is lost, and why. The error of WithLock says it again, for an fn that did not listen.
+func ExampleLocker_WithLock_lost() {
+	ctx := context.Background()
+	client, server, stop := exampleRedis()
+	defer stop()
+	locker := leasehold.New(client)
+	defer locker.Close()
+
+	err := locker.WithLock(ctx, "invoice:7", time.Second, func(ctx context.Context, lease *leasehold.Lease) error {
+		server.Del("invoice:7") // by an operator, say; the next renewal finds out
+		<-ctx.Done()
+		fmt.Println(context.Cause(ctx))
+		return ctx.Err()
+	}, leasehold.WithRenewEvery(20*time.Millisecond))
+
+	fmt.Println(errors.Is(err, leasehold.ErrLost))
+	// Output:
+	// leasehold: hold "invoice:7": lease lost: the key is gone or somebody else's
+	// true
+}
+
+func ExampleLocker_TryAcquire() {
+	ctx := context.Background()
+	client, _, stop := exampleRedis()
+	defer stop()
+	locker := leasehold.New(client)
+	defer locker.Close()
+
+	lease, err := locker.TryAcquire(ctx, "invoice:7", 10*time.Second)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	_, err = locker.TryAcquire(ctx, "invoice:7", 10*time.Second)
+	fmt.Println(err)
+	fmt.Println(errors.Is(err, leasehold.ErrHeld))
+
+	fmt.Println(lease.Release(ctx))
+	// Output:
+	// leasehold: acquire "invoice:7": held by another
+	// true
+	// <nil>
+}
+
+// The context bounds the wait. The error names both ends of it: what was waited for, and what ended the waiting.
+func ExampleLocker_Acquire() {
+	ctx := context.Background()
+	client, _, stop := exampleRedis()
+	defer stop()
+	locker := leasehold.New(client)
+	defer locker.Close()
+
+	lease, err := locker.Acquire(ctx, "invoice:7", 10*time.Second)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer lease.Release(ctx)
+
+	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+	defer cancel()
+	_, err = locker.Acquire(short, "invoice:7", 10*time.Second)
+	fmt.Println(err)
+	fmt.Println(errors.Is(err, leasehold.ErrHeld), errors.Is(err, context.DeadlineExceeded))
+	// Output:
+	// leasehold: acquire "invoice:7": held by another: context deadline exceeded
+	// true true
+}
+
+// After Acquire nothing renews the lease but its holder, here before each step that needs a known time.
+func ExampleLease_Renew() {
+	ctx := context.Background()
+	client, server, stop := exampleRedis()
+	defer stop()
+	locker := leasehold.New(client)
+	defer locker.Close()
+
+	lease, err := locker.Acquire(ctx, "invoice:7", 10*time.Second)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer lease.Release(ctx)
+
+	before := lease.ValidUntil()
+	fmt.Println(lease.Renew(ctx), lease.ValidUntil().After(before))
+
+	server.Del("invoice:7")
+	err = lease.Renew(ctx) // never takes the lock again: somebody may have had it in between
+	fmt.Println(errors.Is(err, leasehold.ErrLost), lease.Valid())
+	// Output:
+	// <nil> true
+	// true false
+}
+
+func ExampleLease_EnsureFor() {
+	ctx := context.Background()
+	client, _, stop := exampleRedis()
+	defer stop()
+	locker := leasehold.New(client)
+	defer locker.Close()
+
+	lease, err := locker.Acquire(ctx, "invoices", 10*time.Second)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer lease.Release(ctx)
+
+	for _, invoice := range []int{7, 8} {
+		if err := lease.EnsureFor(ctx, 2*time.Second); err != nil { // what one invoice may take
+			fmt.Println(err)
+			return
+		}
+		fmt.Println("paying", invoice)
+	}
+	// Output:
+	// paying 7
+	// paying 8
+}
+
+// The resource has the last word. Here it lives in this process and has a Guard; for one in Redis there is FencedScript,
+// for one in SQL a column.
+func ExampleLease_FencingToken() {
+	ctx := context.Background()
+	client, server, stop := exampleRedis()
+	defer stop()
+	locker := leasehold.New(client)
+	defer locker.Close()
+	var resource leasehold.Guard
+
+	first, err := locker.TryAcquire(ctx, "invoice:7", time.Second)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	server.FastForward(time.Second) // the first holder is paused for longer than its TTL
+	second, err := locker.TryAcquire(ctx, "invoice:7", time.Second)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+
+	fmt.Println(second.FencingToken() > first.FencingToken())
+	fmt.Println(resource.Admit(second.FencingToken()))
+	err = resource.Admit(first.FencingToken()) // its late write
+	fmt.Println(errors.Is(err, leasehold.ErrStale))
+	// Output:
+	// true
+	// <nil>
+	// true
+}
+
+// A lease goes from one process to another by its token. The fencing token stays.
+func ExampleLocker_Adopt() {
+	ctx := context.Background()
+	client, _, stop := exampleRedis()
+	defer stop()
+	dispatcher, worker := leasehold.New(client), leasehold.New(client)
+	defer dispatcher.Close()
+	defer worker.Close()
+
+	lease, err := dispatcher.TryAcquire(ctx, "invoice:7", 10*time.Second)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	token := lease.Token() // goes to the worker with the job; the dispatcher uses its lease no more
+
+	adopted, err := worker.Adopt(ctx, "invoice:7", token, 10*time.Second, leasehold.WithAutoRenew(true))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(adopted.FencingToken() == lease.FencingToken())
+	fmt.Println(adopted.Release(ctx))
+
+	_, err = worker.Adopt(ctx, "invoice:7", token, 10*time.Second)
+	fmt.Println(err)
+	// Output:
+	// true
+	// <nil>
+	// leasehold: adopt "invoice:7": lease lost: the token does not hold the key
+}
+
+func ExampleLocker_Inspect() {
+	ctx := context.Background()
+	client, _, stop := exampleRedis()
+	defer stop()
+	locker := leasehold.New(client, leasehold.WithOwner("billing-3"))
+	defer locker.Close()
+
+	lease, err := locker.TryAcquire(ctx, "invoice:7", 10*time.Second)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer lease.Release(ctx)
+
+	state, err := locker.Inspect(ctx, "invoice:7")
+	fmt.Println(err)
+	fmt.Println(state.Held, state.Owner, state.TTL, state.Waiters)
+	fmt.Println(state.FencingToken == lease.FencingToken())
+	// Output:
+	// <nil>
+	// true billing-3 10s 0
+	// true
+}
+
+func ExampleWithHooks() {
+	ctx := context.Background()
+	client, _, stop := exampleRedis()
+	defer stop()
+	locker := leasehold.New(client, leasehold.WithHooks(leasehold.Hooks{
+		Acquired: func(_ context.Context, e leasehold.Event) { fmt.Println("acquired", e.Key, e.Woken) },
+		Released: func(e leasehold.Event) { fmt.Println("released", e.Key, e.Clean) },
+	}))
+	defer locker.Close()
+
+	err := locker.WithLock(ctx, "invoice:7", 10*time.Second, func(context.Context, *leasehold.Lease) error { return nil })
+	fmt.Println(err)
+	// Output:
+	// acquired invoice:7 at once
+	// released invoice:7 true
+	// <nil>
+}
+
+func ExampleWithLogger() {
+	ctx := context.Background()
+	client, server, stop := exampleRedis()
+	defer stop()
+	handler := slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{
+		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey || a.Key == "fencing_token" {
+				return slog.Attr{} // another one at each run
+			}
+			return a
+		},
+	})
+	locker := leasehold.New(client, leasehold.WithLogger(slog.New(handler)), leasehold.WithOwner("billing-3"))
+	defer locker.Close()
+
+	lease, err := locker.TryAcquire(ctx, "invoice:7", 10*time.Second)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	server.Del("invoice:7")
+	fmt.Println(errors.Is(lease.Renew(ctx), leasehold.ErrLost))
+	// Output:
+	// level=ERROR msg="leasehold: lease lost" key=invoice:7 owner=billing-3 reason="lease lost: the key is gone or somebody else's"
+	// true
+}
