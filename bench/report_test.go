@@ -1,0 +1,141 @@
+package main
+
+import (
+	"encoding/xml"
+	"errors"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestATableShowsTheMedianOfTheRounds(t *testing.T) {
+	w := workload{name: "w", metrics: []metric{
+		{"a", "typical", "%.0f", median},
+		{"b", "worst", "%.1f", highest},
+		{"c", "never measured", "%.0f", median},
+	}}
+	records := []record{
+		{Workload: "w", Case: "x", Column: "leasehold", Values: map[string]float64{"a": 1, "b": 1}},
+		{Workload: "w", Case: "x", Column: "raw", Values: map[string]float64{"a": 5}},
+		{Workload: "w", Case: "x", Column: "leasehold", Values: map[string]float64{"a": 2, "b": 7.25}},
+		{Workload: "w", Case: "x", Column: "leasehold", Values: map[string]float64{"a": 9, "b": 3}},
+		{Workload: "other", Case: "x", Column: "leasehold", Values: map[string]float64{"a": 100}},
+	}
+	var out strings.Builder
+	require.NoError(t, writeTables(&out, w, records))
+	require.Equal(t, `| x | typical | worst |
+| --- | ---: | ---: |
+| raw | 5 | – |
+| leasehold | 2 | 7.2 |
+`, out.String())
+}
+
+func TestARecordSurvivesTheFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "r.json")
+	want := record{Workload: "w", Case: "x", N: 8, Column: "raw", Round: 2, Values: map[string]float64{"a": 1.5}}
+	require.NoError(t, appendRecord(file, want))
+	require.NoError(t, appendRecord(file, record{Values: map[string]float64{"none": math.NaN()}}))
+	got, err := readRecordFile(file)
+	require.NoError(t, err)
+	require.Len(t, got, 2)
+	require.Equal(t, want, got[0])
+	require.Empty(t, got[1].Values, "what was not measured is left out")
+}
+
+func TestReportFillsThePageBetweenItsMarkers(t *testing.T) {
+	dir := t.TempDir()
+	page, file := filepath.Join(dir, "page.md"), filepath.Join(dir, "r.json")
+	text := "# Page\n<!-- begin idle -->\nold\n<!-- end idle -->\nmiddle\n<!-- begin crash -->\nkept\n<!-- end crash -->\n"
+	require.NoError(t, os.WriteFile(page, []byte(text), 0o644))
+	require.NoError(t, appendRecord(file, record{Workload: "idle", Case: "c", Column: "raw", Values: map[string]float64{"rate": 1}}))
+	require.NoError(t, report([]string{"-json", file, "-into", page}, io.Discard, io.Discard))
+	got, err := os.ReadFile(page)
+	require.NoError(t, err)
+	require.NotContains(t, string(got), "old")
+	require.Contains(t, string(got), "| raw | 1.00 |\n\n<!-- end idle -->\nmiddle\n<!-- begin crash -->\nkept\n")
+
+	require.NoError(t, appendRecord(file, record{Workload: "renew", Case: "c", Column: "raw", Values: map[string]float64{"rate": 1}}))
+	require.ErrorContains(t, report([]string{"-json", file, "-into", page}, io.Discard, io.Discard), "begin renew")
+}
+
+func TestTheReadmeHasAPlaceForEveryTable(t *testing.T) {
+	page, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	for _, w := range workloads() {
+		_, err := fillIn(page, w.name, nil)
+		require.NoError(t, err)
+	}
+	_, err = fillIn(page, "machine", nil)
+	require.NoError(t, err)
+}
+
+// contendedRecords are made up: they only have to be drawn.
+func contendedRecords() []record {
+	var records []record
+	for i, name := range waiting {
+		for _, n := range []int{2, 8, 32, 128} {
+			records = append(records, record{Workload: "contended", N: n, Column: name, Values: map[string]float64{
+				"wait99": float64(n * (i + 1)), "sent": float64(i), "rate": 300 + float64(n),
+			}})
+		}
+	}
+	return records
+}
+
+func TestTheChartIsWellFormedAndDrawsInsideItself(t *testing.T) {
+	svg, err := drawChart(contendedRecords())
+	require.NoError(t, err)
+	circles := 0
+	for d := xml.NewDecoder(strings.NewReader(svg)); ; {
+		token, err := d.Token()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		require.NoError(t, err)
+		if e, ok := token.(xml.StartElement); ok && e.Name.Local == "circle" {
+			circles++
+			for _, a := range e.Attr {
+				v, err := strconv.ParseFloat(a.Value, 64)
+				switch a.Name.Local {
+				case "cx":
+					require.NoError(t, err)
+					require.True(t, v > 0 && v < chartWidth, "x %v", v)
+				case "cy":
+					require.NoError(t, err)
+					require.True(t, v >= plotTop && v <= plotTop+plotHeight, "y %v", v)
+				case "fill":
+					require.NotEmpty(t, a.Value)
+				}
+			}
+		}
+	}
+	require.Equal(t, len(panels)*len(waiting)*4, circles)
+	for _, name := range waiting {
+		require.Contains(t, svg, ">"+name+"</text>")
+		require.Contains(t, lineStyle, name)
+	}
+}
+
+func TestTheChartRefusesAFileWithoutContendedResults(t *testing.T) {
+	_, err := drawChart([]record{{Workload: "idle", Column: "raw"}})
+	require.ErrorIs(t, err, errNoContended)
+}
+
+func TestTicksCoverTheValues(t *testing.T) {
+	for _, values := range [][]float64{{1}, {2, 41.2}, {2, 2.2}, {0, 30}, {90, 10500}, {372, 219}, {1e-6}, {99, 100}} {
+		for name, ticks := range map[string][]float64{"log": logTicks(values), "linear": linearTicks(values)} {
+			require.GreaterOrEqual(t, len(ticks), 2, "%s %v", name, values)
+			require.LessOrEqual(t, len(ticks), 12, "%s %v: %v", name, values, ticks)
+			require.GreaterOrEqual(t, ticks[len(ticks)-1], highest(values), "%s %v: %v", name, values, ticks)
+			for _, v := range values {
+				require.LessOrEqual(t, ticks[0], max(v, 1e-3), "%s %v: %v", name, values, ticks)
+			}
+		}
+	}
+}
