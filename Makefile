@@ -29,8 +29,7 @@ test:
 
 # With miniredis alone: nothing but Go is found on this PATH, so the tests that want a redis-server are skipped.
 cover:
-	PATH=$$($(GO) env GOROOT)/bin CGO_ENABLED=0 LEASEHOLD_REQUIRE_REDIS= go test -coverprofile=cover.out .
-	$(GO) tool cover -func=cover.out | tail -n 1
+	PATH=$$($(GO) env GOROOT)/bin CGO_ENABLED=0 LEASEHOLD_REQUIRE_REDIS= go test -cover .
 
 modules:
 	@set -e; export GOWORK=off; for dir in $(MODULES); do \

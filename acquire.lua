@@ -38,7 +38,7 @@ end
 
 -- Nobody waits and nobody holds it: the common case first, before anything else is looked at or made. SET itself refuses
 -- a bad time, before the first write.
-local line = MODE == 'look' or MODE == 'adopt' or redis.call('EXISTS', Q, D) > 0
+local line = ME == '' or MODE == 'look' or MODE == 'adopt' or redis.call('EXISTS', Q, D) > 0
 if not line and redis.call('SET', K, ME, 'NX', 'PX', ARGV[2]) then return took() end
 
 local PX = tonumber(ARGV[2])
@@ -73,14 +73,15 @@ if not owner then
 end
 if MODE == 'try' then return {'HELD', redis.call('PTTL', K)} end
 
-if not redis.call('ZSCORE', Q, ME) then
+local placed = redis.call('ZSCORE', Q, ME)
+local now = millis()
+redis.call('HSET', G, ME, string.format('%.0f', now + CLAIM)) -- the first write, and the last that can fail
+redis.call('PEXPIRE', G, 2 * CLAIM)
+if not placed then
   local last = redis.call('ZRANGE', Q, -1, -1, 'WITHSCORES')[2]
   redis.call('ZADD', Q, (last or 0) + 1, ME)
 end
-local now = millis()
-redis.call('HSET', G, ME, string.format('%.0f', now + CLAIM))
 redis.call('PEXPIRE', Q, 2 * CLAIM)
-redis.call('PEXPIRE', G, 2 * CLAIM)
 -- Never 0 for a counter that is gone: a grant that ran before this look must not seem to have run after it.
 local last = redis.call('GET', F) or string.format('%.0f', (now + 1) * 1000)
 return {'WAITING', last, redis.call('PTTL', K), redis.call('ZRANK', Q, ME)}

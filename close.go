@@ -18,7 +18,11 @@ const closeBound = 5 * time.Second
 // not return or Redis did not answer, is named in the error, is lost for its holder, and goes with its TTL.
 // Close may be called at any time, repeatedly and by several; all calls wait, and return the same.
 func (l *Locker) Close() error {
-	l.shut.Do(func() { l.shutErr = l.shutDown() })
+	if l.shutting.CompareAndSwap(false, true) {
+		l.shutErr = l.shutDown()
+		close(l.shut)
+	}
+	<-l.shut
 	return l.shutErr
 }
 

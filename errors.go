@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -58,6 +59,14 @@ func (e *Error) Error() string {
 // Unwrap returns the reason.
 func (e *Error) Unwrap() error { return e.Err }
 
+// reason is the error without the operation that met it.
+func reason(err error) error {
+	if e, ok := err.(*Error); ok {
+		return e.Err
+	}
+	return err
+}
+
 // invalid reports a value that cannot be used and says what would be right.
 func invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrInvalid, fmt.Sprintf(format, args...))
@@ -103,8 +112,9 @@ func (e *noAnswerError) Error() string {
 	return fmt.Sprintf("no answer from redis within %v", e.bound.Round(time.Millisecond))
 }
 
-// Timeout reports true, as a net.Error does.
-func (e *noAnswerError) Timeout() bool { return true }
+// Timeout and Temporary report true: it is a net.Error.
+func (e *noAnswerError) Timeout() bool   { return true }
+func (e *noAnswerError) Temporary() bool { return true }
 
 // replicasError is the outcome of an acquire that too few replicas acknowledged.
 type replicasError struct {
@@ -141,13 +151,13 @@ func transient(err error) bool {
 	if strings.HasPrefix(msg, "ERR max number of clients") {
 		return true
 	}
-	for _, code := range passing {
-		// Up to version 6 Redis puts a script's error behind a text of its own, so the code may stand inside.
-		if strings.Contains(msg, code+" ") {
-			return true
-		}
+	if strings.HasPrefix(msg, "ERR Error running script") {
+		// Up to version 6 Redis puts a script's error behind "… @user_script:7: ", sometimes twice, and a dash.
+		_, msg, _ = strings.Cut(msg[strings.LastIndex(msg, "user_script:")+1:], ": ")
+		msg = strings.TrimPrefix(msg, "-")
 	}
-	return false
+	code, _, _ := strings.Cut(msg, " ")
+	return slices.Contains(passing, code)
 }
 
 // errReply: the server answered something that no script of ours answers.

@@ -26,7 +26,7 @@ local function fence()
   end
   redis.call('SET', KEYS[3], last, 'KEEPTTL')
   if not string.match(last, '^%d+$') then
-    return nil, redis.error_reply('ERR leasehold: the fencing counter ' .. KEYS[3] .. ' holds no number')
+    return nil, redis.error_reply('ERR leasehold: the fencing counter of this key holds no number')
   end
   last = redis.pcall('INCR', KEYS[3])
   if type(last) == 'table' then return nil, last end

@@ -7,6 +7,7 @@ local t = redis.call('TIME')
 local now = math.floor((t[1] * 1000000 + t[2]) / 1000)
 local waiters = 0
 for _, good in ipairs(redis.call('HVALS', KEYS[4])) do
-  if now < tonumber(good) then waiters = waiters + 1 end
+  good = tonumber(good)
+  if good and now < good and good <= now + 2500 then waiters = waiters + 1 end -- as line.lua judges them
 end
 return {redis.call('GET', KEYS[1]) or '', redis.call('PTTL', KEYS[1]), redis.call('GET', KEYS[3]) or '', waiters}

@@ -12,8 +12,9 @@ import (
 const (
 	// maxRenewing bounds the renewals of a Locker that have been handed to the sender and are not answered.
 	maxRenewing = 1024
-	// crowded is the pause before a renewal that found no room under that bound.
-	crowded = 5 * time.Millisecond
+	// together is how much too early a lease is renewed so that it can share a round trip with one that is due: a process with
+	// many leases sends pipelines, not a command for each, and its timer fires twenty times a second at most.
+	together = 50 * time.Millisecond
 	// firstRetry is the pause after a first failed renewal; it doubles.
 	firstRetry = 50 * time.Millisecond
 )
@@ -34,7 +35,8 @@ type keeper struct {
 	fires    time.Time // when the timer does; zero: it does not
 	ticking  bool
 	answers  []renewalAnswer
-	renewing int // handed to the sender
+	renewing int      // handed to the sender
+	crowd    []*Lease // due, and waiting until fewer are
 	last     moment
 	closed   bool
 	ticks    calls
@@ -42,9 +44,11 @@ type keeper struct {
 
 // entry is a lease's place in the heap.
 type entry struct {
-	next time.Time
-	pos  int  // from 1; 0: not in the heap
-	over bool // ended: never in the heap again
+	next  time.Time
+	early bool // it is a renewal's: may be seen to before
+	crowd bool // in keeper.crowd
+	pos   int  // from 1; 0: not in the heap
+	over  bool // ended: never in the heap again
 }
 
 // renewal is the state of a lease's automatic renewing, guarded by the lease's mutex.
@@ -68,23 +72,23 @@ type renewalAnswer struct {
 // add begins to keep a lease. It reports false if the Locker has been closed.
 func (k *keeper) add(x *Lease) bool {
 	x.mu.Lock()
-	next := x.next()
+	next, early := x.next()
 	x.mu.Unlock()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.closed || k.l.isClosed() {
 		return false // else Close, which has seen all there were, would miss it
 	}
-	k.put(x, next)
+	k.put(x, next, early)
 	return true
 }
 
 // put moves a lease to its next moment; one that has ended stays out. k.mu is held.
-func (k *keeper) put(x *Lease, next time.Time) {
+func (k *keeper) put(x *Lease, next time.Time, early bool) {
 	if x.keep.over {
 		return
 	}
-	x.keep.next = next
+	x.keep.next, x.keep.early = next, early
 	if x.keep.pos == 0 {
 		heap.Push(&k.leases, x)
 	} else {
@@ -129,7 +133,7 @@ func (k *keeper) close(ctx context.Context) []*Lease {
 	for _, x := range left {
 		x.keep = entry{over: true}
 	}
-	k.leases, k.answers = nil, nil
+	k.leases, k.crowd, k.answers = nil, nil, nil
 	k.mu.Unlock()
 	k.ticks.wait(ctx)
 	return left
@@ -184,6 +188,7 @@ func (k *keeper) tick() {
 		for _, x := range due {
 			k.turn(x)
 		}
+		k.l.store.flush()
 		k.mu.Lock()
 	}
 	k.ticking = false
@@ -200,8 +205,12 @@ func (k *keeper) ready() (answers []renewalAnswer, due []*Lease) {
 		due = slices.Clone(k.leases) // the machine was suspended, or its wall clock set: judge every lease now
 	}
 	k.last = now
-	for len(k.leases) > 0 && !k.leases[0].keep.next.After(now.Time) {
+	soon := now.Add(together)
+	for len(k.leases) > 0 {
 		x := k.leases[0]
+		if x.keep.next.After(now.Time) && !(len(due) > 0 && x.keep.early && x.keep.next.Before(soon)) {
+			break
+		}
 		due = append(due, x)
 		x.keep.next = now.Add(maxTTL) // out of the way until turn has put it back, and still among the living
 		heap.Fix(&k.leases, 0)
@@ -228,25 +237,29 @@ func (k *keeper) turn(x *Lease) {
 		_ = x.renewed(now, 0, &noAnswerError{x.late.Sub(x.due)})
 	}
 
+	crowded := false
 	x.mu.Lock()
 	if late != nil {
 		x.postpone(now)
 	}
 	switch {
-	case !x.renewable() || x.flight != nil || now.Before(x.due):
-	case !k.enter():
-		x.due = now.Add(crowded) // too many at once: its deadline is still watched
+	case !x.renewable() || x.flight != nil || now.Add(x.earliness()).Before(x.due):
+	case !k.enter(x):
+		crowded = true
 	default:
 		x.late = now.Add(min(max(x.r.o.every(x.ttl)/2, 20*time.Millisecond), callBound))
 		// Only queued here, so that x.mu is not held across a send; under x.mu, so that a Release finds the flight or
 		// the flight finds the Release.
 		x.flight = k.renew(x, now)
 	}
-	next := x.next()
+	next, early := x.next()
+	if crowded {
+		next, early = x.deadline.Time, false
+	}
 	x.mu.Unlock()
 
 	k.mu.Lock()
-	k.put(x, next)
+	k.put(x, next, early)
 	k.mu.Unlock()
 }
 
@@ -286,18 +299,22 @@ func (k *keeper) answered(a renewalAnswer) {
 	default:
 		x.postpone(k.l.now())
 	}
-	next := x.next()
+	next, early := x.next()
 	x.mu.Unlock()
 	k.mu.Lock()
-	k.put(x, next)
+	k.put(x, next, early)
 	k.mu.Unlock()
 }
 
-// enter makes room for one more renewal under way, if there is any.
-func (k *keeper) enter() bool {
+// enter makes room for one more renewal under way. If there is none, the lease's turn comes when one has ended.
+func (k *keeper) enter(x *Lease) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.renewing >= maxRenewing {
+		if !x.keep.crowd {
+			x.keep.crowd = true
+			k.crowd = append(k.crowd, x)
+		}
 		return false
 	}
 	k.renewing++
@@ -306,8 +323,14 @@ func (k *keeper) enter() bool {
 
 func (k *keeper) leave() {
 	k.mu.Lock()
+	defer k.mu.Unlock()
 	k.renewing--
-	k.mu.Unlock()
+	if len(k.crowd) > 0 {
+		x := k.crowd[0]
+		k.crowd = k.crowd[1:]
+		x.keep.crowd = false
+		k.put(x, k.last.Time, true)
+	}
 }
 
 // renewable reports whether the lease is to be renewed at all. x.mu is held.
@@ -315,20 +338,20 @@ func (x *Lease) renewable() bool {
 	return x.auto && x.err == nil && !x.releasing && !x.capped() && (x.busy || !x.l.isClosed())
 }
 
-// next is the moment at which the keeper must see to the lease. x.mu is held.
-func (x *Lease) next() time.Time {
-	next := x.deadline.Time
-	if x.renewable() {
-		due := x.due
-		if x.flight != nil {
-			due = x.late
-		}
-		if due.Before(next) {
-			next = due
-		}
+// next is the moment at which the keeper must see to the lease, and whether it may be some time before. x.mu is held.
+func (x *Lease) next() (at time.Time, early bool) {
+	switch {
+	case !x.renewable():
+	case x.flight != nil && x.late.Before(x.deadline.Time):
+		return x.late, false
+	case x.flight == nil && x.due.Before(x.deadline.Time):
+		return x.due, true
 	}
-	return next
+	return x.deadline.Time, false
 }
+
+// earliness is how much too early the lease may be renewed.
+func (x *Lease) earliness() time.Duration { return min(together, x.r.o.every(x.ttl)/8) }
 
 // nextDue is when a lease that was renewed by a call begun then is to be renewed again: a little early by chance, so that
 // leases that were taken together do not stay together.

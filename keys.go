@@ -103,5 +103,9 @@ const (
 	wakeChannel = reserved + wakeKind + ":"
 )
 
-// isKind reports whether derive makes names of this kind.
-func isKind(s string) bool { return s == markKind || slices.Contains(kinds[:], s) }
+// looksDerived reports whether a name may be one that derive made, without a prefix.
+func looksDerived(name string) bool {
+	rest, ok := strings.CutPrefix(name, reserved)
+	kind, _, named := strings.Cut(rest, ":")
+	return ok && named && (kind == markKind || slices.Contains(kinds[:], kind))
+}

@@ -367,10 +367,7 @@ func (x *Lease) end(reason error) error {
 
 // fail names the operation that met the error.
 func (x *Lease) fail(op string, err error) error {
-	if e, ok := err.(*Error); ok {
-		err = e.Err
-	}
-	return &Error{Op: op, Key: x.r.key, Err: err}
+	return &Error{Op: op, Key: x.r.key, Err: reason(err)}
 }
 
 // run is WithLock after the lock was won: fn, then the release, also when fn panics or ends its goroutine.

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	mathrand "math/rand/v2"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -33,13 +33,14 @@ type Locker struct {
 	wakes    *wakes // nil: there is no line, as in a quorum
 	stats    counters
 
-	closing context.Context // ends when Close begins
-	close   context.CancelFunc
-	ending  context.Context // ends when Close has waited long enough
-	end     context.CancelFunc
-	shut    sync.Once
-	shutErr error
-	calls   calls
+	closing  context.Context // ends when Close begins
+	close    context.CancelFunc
+	ending   context.Context // ends when Close has waited long enough
+	end      context.CancelFunc
+	shutting atomic.Bool
+	shut     chan struct{} // closed when Close has ended
+	shutErr  error
+	calls    calls
 }
 
 // New returns a Locker on a single Redis, a primary with replicas, or a cluster. The client stays the caller's: it must
@@ -64,6 +65,7 @@ func newLocker(s store, defaults options) *Locker {
 		defaults: defaults,
 	}
 	l.keeper.l = l
+	l.shut = make(chan struct{})
 	l.closing, l.close = context.WithCancel(context.Background())
 	l.ending, l.end = context.WithCancel(context.Background())
 	return l

@@ -142,10 +142,8 @@ func (o *options) checkKey(name string) error {
 	if strings.ContainsAny(o.prefix, "{}") && !tagged(o.prefix) {
 		return invalid("WithKeyPrefix(%q): want no braces, or a whole tag such as {tenant}", o.prefix)
 	}
-	if rest, ok := strings.CutPrefix(name, reserved); ok {
-		if kind, _, derived := strings.Cut(rest, ":"); derived && isKind(kind) {
-			return invalid("the key %q looks like one that is derived from another lock's", name)
-		}
+	if looksDerived(name) || looksDerived(o.prefix+name) {
+		return invalid("the key %q looks like one that is derived from another lock's", o.prefix+name)
 	}
 	return nil
 }

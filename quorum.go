@@ -190,6 +190,9 @@ func (q *quorum) renewLater(r *request, then func(c *call, waiters int, err erro
 	return &r.tenure.renew(context.Background(), then).handle
 }
 
+// flush has nothing to do: a round is sent when it begins.
+func (q *quorum) flush() {}
+
 func (q *quorum) withdraw(c *call) bool { return c.round.withdraw() }
 
 // release gives back what the token has on every node. It answers when a majority is free of it and what that says about the

@@ -108,8 +108,11 @@ func (x *Lease) releaseAnswered(what int, n sent, err error) (_ error, again boo
 	default:
 		over = x.end(lost("at its release the key was gone or somebody else's"))
 	}
-	if errors.Is(over, ErrLost) {
-		return x.fail("release", over), again // which was told
+	if errors.Is(over, ErrLost) { // which was told
+		if err != nil {
+			over = fmt.Errorf("%w: %w", reason(over), err)
+		}
+		return x.fail("release", over), again
 	}
 	if !told {
 		x.l.stats.released(e.Clean)

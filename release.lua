@@ -23,6 +23,7 @@ if owner == ARGV[1] or MODE == 'force' then
   if redis.call('EXISTS', Q) == 1 then
     -- include fence.lua
     -- include line.lua
+    if redis.call('ZREM', Q, ARGV[1]) == 1 then redis.call('HDEL', KEYS[4], ARGV[1]) end
     local t, left = next_waiter()
     handed = t and give(t, left)
   end

@@ -14,4 +14,5 @@ if not px or px < 1 or px ~= math.floor(px) or ARGV[1] == '' then
 end
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return -1 end
 if redis.call('PTTL', KEYS[1]) < px then redis.call('PEXPIRE', KEYS[1], px) end
-return redis.call('ZCARD', KEYS[2])
+local n = redis.pcall('ZCARD', KEYS[2]) -- of no use to the renewal, so no reason to fail it
+return type(n) == 'number' and n or 0

@@ -137,7 +137,7 @@ func (s *sender) await(ctx context.Context, c *call, bound time.Duration, post f
 	}
 	if c.withdraw() {
 		s.waits.Put(w)
-		return nil, 0, err
+		return nil, c.written(), err // more than 0 if it went astray before
 	}
 	return nil, max(1, c.written()), err // it may be on its way; its flight still knows w
 }
@@ -147,6 +147,29 @@ func (s *sender) post(c *call) {
 	s.mu.Lock()
 	c.with.Store(s)
 	s.queue = append(s.queue, c)
+	s.depart()
+	s.mu.Unlock()
+}
+
+// put adds the call to a round trip that flush begins, or somebody before.
+func (s *sender) put(c *call) {
+	s.mu.Lock()
+	c.with.Store(s)
+	s.queue = append(s.queue, c)
+	s.mu.Unlock()
+}
+
+// flush has sent what was put.
+func (s *sender) flush() {
+	s.mu.Lock()
+	if len(s.queue) > 0 {
+		s.depart()
+	}
+	s.mu.Unlock()
+}
+
+// depart sees to it that what is queued is sent soon. s.mu is held.
+func (s *sender) depart() {
 	switch {
 	case s.flights < freeFlights:
 		s.launch()
@@ -154,7 +177,6 @@ func (s *sender) post(c *call) {
 		s.taken = time.Now()
 		s.rescue = time.AfterFunc(stuck, s.unstick)
 	}
-	s.mu.Unlock()
 }
 
 // launch starts a round trip. s.mu is held.

@@ -117,9 +117,11 @@ type store interface {
 	acquire(ctx context.Context, r *request, mode string, bound time.Duration) (answer, sent, error)
 	// renew answers the number of waiters, or -1 for "not yours".
 	renew(ctx context.Context, r *request, bound time.Duration) (int, error)
-	// renewLater is renew without waiting: then is called once, from another goroutine, and must not block.
+	// renewLater is renew without waiting. It is sent by flush, with the others that were given till then, or before.
+	// Then is called once, from another goroutine, and must not block.
 	// The call that it returns can be withdrawn while it has not been sent; then is not called in that case.
 	renewLater(r *request, then func(c *call, waiters int, err error)) *call
+	flush()
 	withdraw(c *call) bool
 	release(ctx context.Context, r *request, mode string, bound time.Duration) (int, sent, error)
 	inspect(ctx context.Context, r *request, bound time.Duration) (State, error)
@@ -223,8 +225,24 @@ func (d *deployment) renewLater(r *request, then func(*call, int, error)) *call 
 		}
 		then(c, n, err)
 	}
-	d.to(r.key).post(c)
+	d.to(r.key).put(c)
 	return c
+}
+
+func (d *deployment) flush() {
+	for _, s := range d.senders() {
+		s.flush()
+	}
+}
+
+// senders returns all of them, the cluster's last: the others' calls may go on to it.
+func (d *deployment) senders() []*sender {
+	if d.cluster == nil {
+		return []*sender{d.sender}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return append(slices.Collect(maps.Values(d.nodes)), d.sender)
 }
 
 func (d *deployment) withdraw(c *call) bool { return c.withdraw() }
@@ -247,11 +265,8 @@ func (d *deployment) inspect(ctx context.Context, r *request, bound time.Duratio
 }
 
 func (d *deployment) close(ctx context.Context) bool {
-	d.mu.Lock()
-	senders := slices.Collect(maps.Values(d.nodes))
-	d.mu.Unlock()
 	landed := true
-	for _, s := range append(senders, d.sender) { // the cluster's last: others post to it
+	for _, s := range d.senders() {
 		landed = s.close(ctx) && landed
 	}
 	return landed

@@ -158,7 +158,8 @@ func (w *wakes) close(ctx context.Context) {
 	}
 	w.mu.Unlock()
 	for _, pubsub := range open {
-		_ = pubsub.Close() // ends a read that is under way
+		// Ends a read that is under way; waits for a subscribing that is, however long that may take.
+		w.ended.background(func() { _ = pubsub.Close() })
 	}
 	w.ended.wait(ctx)
 }
