@@ -54,7 +54,7 @@ func ExampleLocker_WithLock_lost() {
 	locker := leasehold.New(client)
 	defer locker.Close()
 
-	err := locker.WithLock(ctx, "invoice:7", time.Second, func(ctx context.Context, lease *leasehold.Lease) error {
+	err := locker.WithLock(ctx, "invoice:7", 10*time.Second, func(ctx context.Context, lease *leasehold.Lease) error {
 		server.Del("invoice:7") // by an operator, say; the next renewal finds out
 		<-ctx.Done()
 		fmt.Println(context.Cause(ctx))
@@ -105,7 +105,7 @@ func ExampleLocker_Acquire() {
 	}
 	defer lease.Release(ctx)
 
-	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+	short, cancel := context.WithTimeout(ctx, 250*time.Millisecond)
 	defer cancel()
 	_, err = locker.Acquire(short, "invoice:7", 10*time.Second)
 	fmt.Println(err)
@@ -177,13 +177,13 @@ func ExampleLease_FencingToken() {
 	defer locker.Close()
 	var resource leasehold.Guard
 
-	first, err := locker.TryAcquire(ctx, "invoice:7", time.Second)
+	first, err := locker.TryAcquire(ctx, "invoice:7", 10*time.Second)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	server.FastForward(time.Second) // the first holder is paused for longer than its TTL
-	second, err := locker.TryAcquire(ctx, "invoice:7", time.Second)
+	server.FastForward(10 * time.Second) // the first holder is paused for longer than its TTL
+	second, err := locker.TryAcquire(ctx, "invoice:7", 10*time.Second)
 	if err != nil {
 		fmt.Println(err)
 		return

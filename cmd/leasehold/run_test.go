@@ -1,0 +1,168 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-leasehold/leasehold"
+	"github.com/go-leasehold/leasehold/internal/redistest"
+)
+
+// childVariable makes this test binary be the command, for tests that need a process of it.
+const childVariable = "LEASEHOLD_TEST_COMMAND"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(childVariable) != "" {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+// call runs the command in this process.
+func call(in string, args ...string) (status int, out, errs string) {
+	var o, e bytes.Buffer
+	status = run(args, strings.NewReader(in), &o, &e)
+	return status, o.String(), e.String()
+}
+
+func TestHelpGoesToStandardOutputAndHasAnExample(t *testing.T) {
+	for args, want := range map[string]string{
+		"-h":         "\tleasehold demo\n",
+		"--help":     "\tleasehold demo\n",
+		"help":       "\tleasehold demo\n",
+		"demo -h":    "\tleasehold demo -redis redis://127.0.0.1:6379/0\n",
+		"inspect -h": "\tleasehold inspect -redis redis://10.0.0.7:6379/0 invoice:7\n",
+		"release -h": "\tleasehold release -redis redis://10.0.0.7:6379/0 invoice:7\n",
+	} {
+		t.Run(args, func(t *testing.T) {
+			status, out, errs := call("", strings.Fields(args)...)
+			assert.Zero(t, status)
+			assert.Empty(t, errs)
+			assert.Contains(t, out, "Example")
+			assert.Contains(t, out, want)
+			if cmd, _, sub := strings.Cut(args, " "); sub {
+				assert.True(t, strings.HasPrefix(out, "Usage: leasehold "+cmd))
+				assert.Contains(t, out, "\t-redis URL\n")
+			}
+			for line := range strings.Lines(out) {
+				assert.LessOrEqual(t, len([]rune(strings.TrimSuffix(line, "\n"))), 80, line)
+			}
+		})
+	}
+}
+
+func TestACallThatIsNotUnderstoodGetsTheUsageAndStatusTwo(t *testing.T) {
+	for args, want := range map[string]string{
+		"":                              "Usage:",
+		"dmeo":                          `unknown command "dmeo"`,
+		"-x":                            `unknown command "-x"`,
+		"demo -x":                       "flag provided but not defined: -x",
+		"demo now":                      `unexpected argument "now"`,
+		"demo -redis":                   "flag needs an argument: -redis",
+		"demo -redis http://127.0.0.1/": "invalid URL scheme: http",
+		"inspect":                       "the KEY is missing",
+		"inspect a b":                   `unexpected argument "b"`,
+		"inspect -yes a":                "flag provided but not defined: -yes",
+		"release":                       "the KEY is missing",
+		"release a -no":                 "flag provided but not defined: -no",
+	} {
+		t.Run(args, func(t *testing.T) {
+			status, out, errs := call("", strings.Fields(args)...)
+			assert.Equal(t, exitUsage, status)
+			assert.Empty(t, out)
+			assert.Contains(t, errs, want)
+			assert.Contains(t, errs, "Usage:")
+		})
+	}
+}
+
+func TestInspectSaysWhoHoldsALock(t *testing.T) {
+	m, client := redistest.Mini(t)
+	url := "redis://" + m.Addr()
+	locker := leasehold.New(client, leasehold.WithOwner("billing-3"), leasehold.WithKeyPrefix("app:"))
+	defer locker.Close()
+	lease, err := locker.TryAcquire(t.Context(), "invoice:7", time.Minute)
+	require.NoError(t, err)
+
+	status, out, errs := call("", "inspect", "-redis", url, "-prefix", "app:", "invoice:7")
+	assert.Zero(t, status, errs)
+	assert.Regexp(t, `^key            "app:invoice:7"
+held           yes, by "billing-3"
+expires        in 1m0s
+waiting        0
+fencing token  \d{16}
+$`, out)
+
+	require.NoError(t, lease.Release(t.Context()))
+	_, out, _ = call("", "inspect", "invoice:7", "-prefix", "app:", "-redis", url)
+	assert.Contains(t, out, "held           no\nwaiting")
+	_, out, _ = call("", "inspect", "another", "-redis", url)
+	assert.Equal(t, "key      \"another\"\nheld     no\nwaiting  0\n", out)
+
+	require.NoError(t, client.Set(t.Context(), "foreign", "x", 0).Err())
+	_, out, _ = call("", "inspect", "foreign", "-redis", url)
+	assert.Contains(t, out, "a holder without a label\nexpires  never")
+}
+
+func TestReleaseAsksFirst(t *testing.T) {
+	m, client := redistest.Mini(t)
+	url := "redis://" + m.Addr()
+	locker := leasehold.New(client, leasehold.WithOwner("billing-3"))
+	defer locker.Close()
+	for _, tt := range []struct {
+		args, in string
+		released bool
+	}{
+		{"release -redis " + url + " k", "", false},
+		{"release -redis " + url + " k", "no\n", false},
+		{"release -redis " + url + " k", "y\n", false},
+		{"release -redis " + url + " k", "yes\n", true},
+		{"release -redis " + url + " k", "yes", true},
+		{"release -redis " + url + " -yes k", "", true},
+		{"release -redis " + url + " k -yes", "", true},
+	} {
+		t.Run(tt.args+" "+tt.in, func(t *testing.T) {
+			lease, err := locker.TryAcquire(t.Context(), "k", time.Minute)
+			require.NoError(t, err)
+			status, out, errs := call(tt.in, strings.Fields(tt.args)...)
+			assert.Equal(t, !tt.released, m.Exists("k"))
+			if !strings.Contains(tt.args, "-yes") {
+				assert.Contains(t, out, `held           yes, by "billing-3"`)
+			}
+			if tt.released {
+				assert.Zero(t, status, errs)
+				assert.Contains(t, out, "released\n")
+				require.ErrorIs(t, lease.Release(t.Context()), leasehold.ErrLost)
+			} else {
+				assert.Equal(t, exitFailed, status)
+				assert.Equal(t, "leasehold release: \"k\" is not released\n", errs)
+				require.NoError(t, lease.Release(t.Context()))
+			}
+		})
+	}
+}
+
+func TestTroubleWithRedisIsStatusOne(t *testing.T) {
+	t.Parallel() // go-redis dials several times
+	m, client := redistest.Mini(t)
+	require.NoError(t, client.LPush(t.Context(), "list", "x").Err())
+	addr := m.Addr()
+	for _, args := range [][]string{
+		{"inspect", "list"}, {"release", "list"},
+	} {
+		status, _, errs := call("", append(args, "-redis", "redis://"+addr)...)
+		assert.Equal(t, exitFailed, status, args)
+		assert.Contains(t, errs, "WRONGTYPE")
+	}
+	m.Close()
+	status, out, errs := call("", "demo", "-redis", "redis://"+addr)
+	assert.Equal(t, exitFailed, status)
+	assert.Empty(t, out)
+	assert.Contains(t, errs, "leasehold demo: the Redis at "+addr+": ")
+}
