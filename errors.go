@@ -152,9 +152,11 @@ func transient(err error) bool {
 		return true
 	}
 	if strings.HasPrefix(msg, "ERR Error running script") {
-		// Up to version 6 Redis puts a script's error behind "… @user_script:7: ", sometimes twice, and a dash.
-		_, msg, _ = strings.Cut(msg[strings.LastIndex(msg, "user_script:")+1:], ": ")
-		msg = strings.TrimPrefix(msg, "-")
+		// Up to version 6 Redis puts a script's error behind "… @user_script:7: @user_script: 7: -".
+		const place = "user_script:"
+		if i := strings.LastIndex(msg, place); i >= 0 {
+			msg = strings.TrimLeft(msg[i+len(place):], " 0123456789:-")
+		}
 	}
 	code, _, _ := strings.Cut(msg, " ")
 	return slices.Contains(passing, code)

@@ -191,21 +191,18 @@ func (u *subscription) run(ctx context.Context) {
 
 // begin subscribes to the channels that are needed. It returns nil if none is any more.
 func (u *subscription) begin(ctx context.Context) *redis.PubSub {
-	channels, _ := u.sort()
-	if len(channels) == 0 {
-		return nil
-	}
 	subscribe := u.node.Subscribe
 	if u.sharded {
 		subscribe = u.node.SSubscribe
 	}
 	pubsub := subscribe(ctx) // without channels it sends nothing
 	u.w.mu.Lock()
-	u.pubsub = pubsub
-	closed := u.w.closed
+	u.pubsub = pubsub // from here on a new topic subscribes itself
 	u.w.mu.Unlock()
-	if closed {
-		_ = pubsub.Close() // close may not have seen it
+	channels, _ := u.sort()
+	if len(channels) == 0 {
+		_ = pubsub.Close()
+		return nil
 	}
 	_ = u.add(pubsub, channels...) // receive meets the error
 	return pubsub
