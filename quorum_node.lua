@@ -2,14 +2,14 @@
 --
 -- KEYS[2], the fencing counter: integer, lives a week after the later of now and the time that it stands for: one that
 -- ran ahead of the clock must not go before the clock has passed it, or lower numbers would follow.
--- Both are exact up to 2^53 (the year 2255 in microseconds); a node beyond that is a missing vote.
+-- Both are exact below 2^53 (the year 2255 in microseconds); a node beyond that is a missing vote.
 
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
 local stored = redis.call('GET', KEYS[2])
 local counter = 0
-if stored then counter = string.match(stored, '^%d+$') and tonumber(stored) end
-if not counter or counter > 9007199254740992 or now > 9007199254740992 then
+if stored then counter = tonumber(string.match(stored, '^%d+$') or '') end
+if not counter or counter >= 9007199254740992 or now >= 9007199254740992 then
   return redis.error_reply('ERR leasehold: the fencing counter ' .. KEYS[2] .. ' or the clock is no number below 2^53')
 end
 

@@ -35,8 +35,9 @@ type gate struct {
 	reason error           // what the one that is in waits for
 }
 
-// enter waits for the caller's turn at the key. Without an error the caller must leave.
-func (g *gates) enter(ctx context.Context, closing <-chan struct{}, key string) error {
+// enter waits for the caller's turn at the key, and tells what the one before waited for. Without an error the caller must
+// leave.
+func (g *gates) enter(ctx context.Context, closing <-chan struct{}, key string) (reason, err error) {
 	g.mu.Lock()
 	at, taken := g.keys[key]
 	if !taken {
@@ -45,35 +46,40 @@ func (g *gates) enter(ctx context.Context, closing <-chan struct{}, key string) 
 		}
 		g.keys[key] = gate{}
 		g.mu.Unlock()
-		return nil
+		return nil, nil
 	}
 	turn := make(chan struct{})
 	at.line = append(at.line, turn)
 	g.keys[key] = at
 	g.mu.Unlock()
 
+	gaveUp := false
 	select {
 	case <-turn:
-		return nil
 	case <-ctx.Done():
+		gaveUp = true
 	case <-closing:
+		gaveUp = true
 	}
 	g.mu.Lock()
 	at = g.keys[key]
-	reason := at.reason
+	reason = at.reason
 	i := slices.Index(at.line, turn)
 	if i >= 0 {
 		at.line = slices.Delete(at.line, i, i+1)
 		g.keys[key] = at
 	}
 	g.mu.Unlock()
-	if i < 0 {
+	switch {
+	case !gaveUp:
+		return reason, nil
+	case i < 0:
 		g.leave(key) // the turn came meanwhile: it goes to the next
 	}
 	if ctx.Err() != nil {
-		return ended(ctx, reason)
+		return nil, ended(ctx, reason)
 	}
-	return &waitError{reason: reason, ended: ErrClosed}
+	return nil, &waitError{reason: reason, ended: ErrClosed}
 }
 
 // blame notes what the one that is in waits for, for those behind.
@@ -107,11 +113,12 @@ func (l *Locker) wait(ctx context.Context, a *attempt) (*Lease, Wake, error) {
 	}
 	l.stats.waiting.Add(1)
 	defer l.stats.waiting.Add(-1)
-	if err := l.gates.enter(ctx, l.closing.Done(), a.key); err != nil {
+	reason, err := l.gates.enter(ctx, l.closing.Done(), a.key)
+	if err != nil {
 		return nil, "", err
 	}
 	for {
-		s := stay{l: l, a: a}
+		s := stay{l: l, a: a, reason: reason}
 		stand := s.stand
 		if l.wakes == nil {
 			stand = s.poll // a quorum has no line
@@ -123,6 +130,7 @@ func (l *Locker) wait(ctx context.Context, a *attempt) (*Lease, Wake, error) {
 				l.calls.background(func() { l.undo(r) })
 			}
 			a.token = l.newToken(a.o.owner) // a stay that was over is never taken up again
+			reason = s.reason
 			continue
 		}
 		if err == nil || !s.sent {
@@ -230,7 +238,9 @@ func (s *stay) stand(ctx context.Context) (*Lease, error) {
 // poll asks once, and pauses if the lock is not to be had: what waits without a line. Every try is a stay of its own, with a
 // token of its own: what the clean-up of the last one still has to undo must not be this one's.
 func (s *stay) poll(ctx context.Context) (*Lease, error) {
-	s.woken = WokenByTick
+	if s.woken = WokenByTick; s.a.looks == 0 {
+		s.woken = WokenAtOnce
+	}
 	x, _, err := s.l.try(ctx, s.a)
 	if err == nil {
 		return x, nil
