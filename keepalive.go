@@ -147,7 +147,7 @@ func (k *keeper) arm() {
 	}
 	var next time.Time
 	switch {
-	case len(k.answers) > 0:
+	case len(k.answers) > 0, len(k.crowd) > 0 && k.renewing < maxRenewing:
 		next = time.Now()
 	case len(k.leases) > 0:
 		next = k.leases[0].keep.next
@@ -214,6 +214,13 @@ func (k *keeper) ready() (answers []renewalAnswer, due []*Lease) {
 		due = append(due, x)
 		x.keep.next = now.Add(maxTTL) // out of the way until turn has put it back, and still among the living
 		heap.Fix(&k.leases, 0)
+	}
+	for room := maxRenewing - k.renewing; room > 0 && len(k.crowd) > 0; k.crowd = k.crowd[1:] {
+		x := k.crowd[0]
+		if x.keep.crowd = false; !x.keep.over {
+			due = append(due, x)
+			room--
+		}
 	}
 	return answers, due
 }
@@ -325,12 +332,7 @@ func (k *keeper) leave() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.renewing--
-	if len(k.crowd) > 0 {
-		x := k.crowd[0]
-		k.crowd = k.crowd[1:]
-		x.keep.crowd = false
-		k.put(x, k.last.Time, true)
-	}
+	k.arm()
 }
 
 // renewable reports whether the lease is to be renewed at all. x.mu is held.

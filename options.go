@@ -13,6 +13,9 @@ const (
 	maxTTL = 10 * 365 * 24 * time.Hour
 )
 
+// maxReplicasIn leaves an acquire that waits for replicas time for the rest of its round trip.
+const maxReplicasIn = callBound - time.Second
+
 // maxOwner is the longest owner label, in bytes.
 const maxOwner = 64
 
@@ -66,8 +69,8 @@ func WithLockDelay(d time.Duration) Option {
 	return Option{func(o *options) { o.lockDelay = d }}
 }
 
-// WithReplicas has an acquire wait until n replicas have acknowledged it, at most for the timeout (whole milliseconds, less
-// than half the TTL). With fewer the lock is given back and the error says how many there were, so a failover to one of
+// WithReplicas has an acquire wait until n replicas have acknowledged it, at most for the timeout (in whole milliseconds; half
+// the TTL and 2 s at most). With fewer the lock is given back and the error says how many there were, so a failover to one of
 // them does not lose a lease. It makes losing one unlikely, not impossible: Redis may still promote a replica that had not
 // acknowledged. It costs a round trip to the replicas for each acquire, on a connection of its own while it lasts.
 // Renewals do not wait. n is 0 by default: no waiting. A client whose ReadTimeout is shorter than the timeout gives up before.
@@ -126,9 +129,9 @@ func (o *options) check(ttl time.Duration) error {
 		return invalid("WithMaxHold(%v): want %v or more, or 0 for no bound", o.maxHold, minTTL)
 	case o.lockDelay < 0 || o.lockDelay > maxTTL-ttl:
 		return invalid("WithLockDelay(%v): want 0 or more, and ten years at most with the ttl of %v", o.lockDelay, ttl)
-	case o.replicas < 0 || o.replicas > 0 && (o.replicasIn < time.Millisecond || o.replicasIn >= ttl/2):
-		return invalid("WithReplicas(%d, %v): want 0 replicas or more, and a timeout from 1ms to less than half the ttl of %v",
-			o.replicas, o.replicasIn, ttl)
+	case o.replicas < 0 || o.replicas > 0 && (o.replicasIn < time.Millisecond || o.replicasIn > min(ttl/2, maxReplicasIn)):
+		return invalid("WithReplicas(%d, %v): want 0 replicas or more, and a timeout from 1ms to half the ttl of %v, at most %v",
+			o.replicas, o.replicasIn, ttl, maxReplicasIn)
 	case len(o.owner) > maxOwner || strings.ContainsFunc(o.owner, func(r rune) bool { return r < ' ' || r > '~' }):
 		return invalid("WithOwner(%q): want at most %d printable ASCII characters", o.owner, maxOwner)
 	}

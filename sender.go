@@ -81,6 +81,12 @@ type name []byte
 func (n *name) MarshalBinary() ([]byte, error) { return *n, nil }
 func (n *name) String() string                 { return string(*n) }
 
+// secretName is the name of a tombstone, of which the token is a part.
+type secretName name
+
+func (n *secretName) MarshalBinary() ([]byte, error) { return *n, nil }
+func (n *secretName) String() string                 { return "(tombstone)" }
+
 // countedToken is the token as an argument. go-redis asks it for its bytes at every write, so it knows how
 // often the command was written, which go-redis does not say.
 type countedToken struct {

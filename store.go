@@ -282,7 +282,7 @@ func (d *deployment) call(sc *script, r *request, mode string) *call {
 	derived := sc.keys(mode) - 1
 	for i := range derived {
 		buf = derive(buf, r.o.prefix, kinds[i], r.key)
-		if kinds[i] == "undone" {
+		if kinds[i] == tombKind {
 			buf = append(append(buf, ':'), r.token...)
 		}
 		ends[i] = len(buf)
@@ -296,7 +296,11 @@ func (d *deployment) call(sc *script, r *request, mode string) *call {
 
 	args := append(c.args[:0], "evalsha", sc.Hash(), decimals[derived+1], c.key)
 	for i := range derived {
-		args = append(args, &c.names[i])
+		if kinds[i] == tombKind {
+			args = append(args, (*secretName)(&c.names[i]))
+		} else {
+			args = append(args, &c.names[i])
+		}
 	}
 	switch sc {
 	case acquireScript, releaseScript:

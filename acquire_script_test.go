@@ -1,0 +1,165 @@
+package leasehold
+
+import (
+	"slices"
+	"testing"
+)
+
+// The fencing counter's life in a dump.
+const week = ", 168h"
+
+// badCounters are what INCR cannot count on from. Nobody gets a lock for which there is no fencing token.
+var badCounters = []scriptCase{
+	{name: "list at F", arrange: "list(F)", reply: "WRONGTYPE"},
+	{name: "word at F", arrange: "counter('x')", reply: "leasehold"},
+	{name: "no number at F", arrange: "counter('nan')", reply: "leasehold"},
+	{name: "infinity at F", arrange: "counter('inf')", reply: "leasehold"},
+	{name: "far too much at F", arrange: "counter('1e30')", reply: "leasehold"},
+	{name: "counter at its end", arrange: "counter('9223372036854775807')", reply: "overflow"},
+	{name: "counter behind its end", arrange: "counter('9223372036854775808')", reply: "out of range"},
+}
+
+// arrangedWith is the cases with more arranged.
+func arrangedWith(cases []scriptCase, more, reply, after string) []scriptCase {
+	cases = slices.Clone(cases)
+	for i := range cases {
+		cases[i].name += " and " + more
+		cases[i].arrange += " " + more
+		cases[i].after = after
+		if reply != "" {
+			cases[i].reply = reply
+		}
+	}
+	return cases
+}
+
+func TestAcquireScript(t *testing.T) {
+	const held, otherHolds = "holds('other', 30000) ", "K = other, 30s"
+	taken := lines("F = now"+week, "K = me, 10s")
+	standing := func(more ...string) string {
+		return lines(append([]string{"G = me ms+2500, 5s", otherHolds, "Q = me 1, 5s"}, more...)...)
+	}
+
+	// What every mode answers.
+	every := []scriptCase{
+		{name: "own token again", arrange: "holds('me', 3000) counter(77)",
+			reply: "77", after: lines("F = 77"+week, "K = me, 10s")},
+		{name: "own token, for ever", arrange: "set(K, 'me') counter(77)",
+			reply: "77", after: lines("F = 77"+week, "K = me, 10s")},
+		{name: "own token, with a line", arrange: "holds('me', 3000) counter(77) waits('b', 1000)",
+			reply: "77", after: lines("F = 77"+week, "G = b ms+1000, 5s", "K = me, 10s", "Q = b 1, 5s")},
+		{name: "own token, counter gone", arrange: "holds('me', 3000)", reply: "now", after: taken},
+		{name: "own token, counter at 2^53-1", arrange: "holds('me', 3000) counter('9007199254740991')",
+			reply: "9007199254740991", after: lines("F = 9007199254740991"+week, "K = me, 10s")},
+		{name: "own token, counter at 2^53+1", arrange: "holds('me', 3000) counter('9007199254740993')",
+			reply: "9007199254740993", after: lines("F = 9007199254740993"+week, "K = me, 10s")},
+		{name: "list at K", arrange: "list(K)", reply: "WRONGTYPE", after: "="},
+		{name: "hash at K, with a line", arrange: "redis.call('HSET', K, 'a', 'b') waits('me', 1000)", reply: "WRONGTYPE", after: "="},
+	}
+	// What try and join answer to a lock that can be had.
+	free := []scriptCase{
+		{name: "free", reply: "now", after: taken},
+		{name: "counter behind the clock", arrange: "counter(5)", reply: "now", after: taken},
+		{name: "counter at 0", arrange: "counter(0)", reply: "now", after: taken},
+		{name: "negative counter", arrange: "counter(-5)", reply: "now", after: taken},
+		{name: "fraction at F", arrange: "counter('1.5')", reply: "now", after: taken},
+		{name: "counter at the clock", arrange: "counter(digits(us))",
+			reply: "now+1", after: lines("F = now+1"+week, "K = me, 10s")},
+		{name: "counter ahead of the clock", arrange: "counter(digits(us + 100000000))",
+			reply: "now+100000001", after: lines("F = now+100000001, 604900s", "K = me, 10s")},
+		{name: "counter for ever", arrange: "set(F, digits(us))",
+			reply: "now+1", after: lines("F = now+1"+week, "K = me, 10s")},
+		// From 2^53 on, tokens are digits. The counter lives until the clock has passed it: more centuries than
+		// miniredis can count.
+		{name: "counter at 2^53-2", arrange: "counter('9007199254740990')", real: true, reply: "9007199254740991", after: "*"},
+		{name: "counter at 2^53-1", arrange: "counter('9007199254740991')", real: true, reply: "9007199254740992", after: "*"},
+		{name: "counter at 2^53", arrange: "counter('9007199254740992')", real: true, reply: "9007199254740993", after: "*"},
+		{name: "line of the dead", arrange: "waits('gone') waits('old', 0) waits('older', -1) waits('future', 2501)",
+			reply: "now", after: taken},
+		{name: "own place at the head", arrange: "waits('dead') waits('me') waits('b', 1000)",
+			reply: "now", after: lines("F = now"+week, "G = b ms+1000, 5s", "K = me, 10s", "Q = b 3, 5s")},
+		{name: "tombstone", arrange: "set(D, 1, 'PX', 60000)", reply: `"GONE"`, after: "="},
+		{name: "tombstone while held", arrange: "set(D, 1, 'PX', 60000) " + held, reply: `"GONE"`, after: "="},
+		{name: "tombstone and a line", arrange: "set(D, 1, 'PX', 60000) waits('b', 1000)", reply: `"GONE"`, after: "="},
+		{name: "list for a tombstone", arrange: "list(D)", reply: `"GONE"`, after: "="},
+		{name: "list at Q", arrange: "list(Q)", reply: "WRONGTYPE", after: "="},
+		{name: "list at G", arrange: "list(G) waits('b')", reply: "WRONGTYPE", after: "*"},
+	}
+
+	free = append(free, arrangedWith(badCounters, "", "", "=")...)
+	free = append(free, arrangedWith(badCounters, "waits('dead')", "", "*")...)
+	free = append(free, arrangedWith(badCounters, "waits('b', 1000)", "", "*")...)
+
+	try := slices.Concat(free, []scriptCase{
+		{name: "held", arrange: held, reply: `"HELD" 30000`, after: otherHolds},
+		{name: "held for ever", arrange: "set(K, 'someone')", reply: `"HELD" -1`, after: "="},
+		{name: "held by an empty value", arrange: "set(K, '', 'PX', 30000)", reply: `"HELD" 30000`, after: "="},
+		{name: "held by a longer token", arrange: "holds('me1', 30000)", reply: `"HELD" 30000`, after: "="},
+		{name: "held by a shorter token", arrange: "holds('m', 30000)", reply: `"HELD" 30000`, after: "="},
+		{name: "held, with a line", arrange: held + "waits('b', 1000)", reply: `"HELD" 30000`, after: "="},
+		{name: "held, list at Q", arrange: held + "list(Q)", reply: `"HELD" 30000`, after: "="},
+		{name: "free, a live head", arrange: "waits('b', 1000) waits('c', 2000)",
+			reply: `"HELD" 1000`, after: lines("F = now"+week, "G = c ms+2000, 5s", "K = b, 1s", "Q = c 2, 5s")},
+		{name: "free, a head whose claim has just begun", arrange: "waits('b', 2500)",
+			reply: `"HELD" 2500`, after: lines("F = now"+week, "K = b, 2.5s")},
+		{name: "free, a head whose claim lasts 1 ms", arrange: "waits('b', 1)", reply: `"HELD" 1`, after: "*"},
+		{name: "free, the dead before a live one", arrange: "waits('x') waits('y', 0) waits('z', 2501) waits('b', 1000)",
+			reply: `"HELD" 1000`, after: lines("F = now"+week, "K = b, 1s")},
+		{name: "free, a live head, counter ahead", arrange: "waits('b', 1000) counter(digits(us + 100000000))",
+			reply: `"HELD" 1000`, after: lines("F = now+100000001, 604900s", "K = b, 1s")},
+		{name: "own token with more time left", arrange: "holds('me', 30000) counter(77)",
+			reply: "77", after: lines("F = 77"+week, "K = me, 10s")},
+	})
+
+	join := slices.Concat(free, []scriptCase{
+		{name: "held", arrange: held, reply: `"WAITING" next 30000 0`, after: standing()},
+		{name: "held, with a counter", arrange: held + "counter(55)",
+			reply: `"WAITING" 55 30000 0`, after: lines("F = 55"+week, standing())},
+		{name: "held, counter beyond 2^53", arrange: held + "counter('9007199254740993')",
+			reply: `"WAITING" 9007199254740993 30000 0`, after: lines("F = 9007199254740993"+week, standing())},
+		{name: "held for ever", arrange: "set(K, 'someone')", reply: `"WAITING" next -1 0`,
+			after: lines("G = me ms+2500, 5s", "K = someone, for ever", "Q = me 1, 5s")},
+		{name: "held, behind two", arrange: held + "waits('b', 1000) waits('c')", reply: `"WAITING" next 30000 2`,
+			after: lines("G = b ms+1000 me ms+2500, 5s", otherHolds, "Q = b 1 c 2 me 3, 5s")},
+		{name: "held, sent again", arrange: held + "waits('me', 1000) waits('b', 1000)", reply: `"WAITING" next 30000 0`,
+			after: lines("G = b ms+1000 me ms+2500, 5s", otherHolds, "Q = me 1 b 2, 5s")},
+		{name: "held, sent again after its mark", arrange: held + "waits('me')", reply: `"WAITING" next 30000 0`, after: standing()},
+		{name: "free, a live head", arrange: "waits('b', 1000)", reply: `"WAITING" now 1000 0`,
+			after: lines("F = now"+week, "G = me ms+2500, 5s", "K = b, 1s", "Q = me 1, 5s")},
+		{name: "held, list at G", arrange: held + "list(G)", reply: "WRONGTYPE", after: "="},
+		{name: "held, list at Q", arrange: held + "list(Q)", reply: "WRONGTYPE", after: "="},
+	})
+
+	look := []scriptCase{
+		{name: "free, no place", reply: `"GONE"`, after: ""},
+		{name: "free, no place, others live", arrange: "waits('b', 1000)", reply: `"GONE"`, after: "="},
+		{name: "held, no place", arrange: held + "waits('b', 1000)", reply: `"GONE"`, after: "="},
+		{name: "held, only a mark", arrange: held + "waits('me', 1000) redis.call('ZREM', Q, 'me')", reply: `"GONE"`, after: "="},
+		{name: "held", arrange: held + "waits('b', 1000) waits('me', 1000)", reply: `"WAITING" next 30000 1`,
+			after: lines("G = b ms+1000 me ms+2500, 5s", otherHolds, "Q = b 1 me 2, 5s")},
+		{name: "held, after its mark", arrange: held + "waits('me', -9)", reply: `"WAITING" next 30000 0`, after: standing()},
+		{name: "free, at the head", arrange: "waits('me', 1000) waits('b', 1000)",
+			reply: "now", after: lines("F = now"+week, "G = b ms+1000, 5s", "K = me, 10s", "Q = b 2, 5s")},
+		{name: "free, behind the dead", arrange: "waits('x', 0) waits('me', 1000)", reply: "now", after: taken},
+		{name: "free, behind a live one", arrange: "waits('b', 1000) waits('me', 1000)", reply: `"WAITING" now 1000 0`,
+			after: lines("F = now"+week, "G = me ms+2500, 5s", "K = b, 1s", "Q = me 2, 5s")},
+		{name: "list at Q", arrange: held + "list(Q)", reply: "WRONGTYPE", after: "="},
+		{name: "list at G", arrange: held + "list(G) waits('me')", reply: "WRONGTYPE", after: "="},
+	}
+
+	adopt := []scriptCase{
+		{name: "free", reply: `"GONE"`, after: ""},
+		{name: "held", arrange: held, reply: `"GONE"`, after: "="},
+		{name: "free, with a line", arrange: "waits('b', 1000)", reply: `"GONE"`, after: "="},
+		{name: "place in the line", arrange: held + "waits('me', 1000)", reply: `"GONE"`, after: "="},
+		{name: "own token with more time left", arrange: "holds('me', 30000) counter(77)", reply: "77", after: "="},
+		{name: "own token, list at Q", arrange: "holds('me', 30000) counter(77) list(Q)", reply: "77", after: "="},
+	}
+
+	onScriptServers(t, func(t *testing.T, s scriptServer) {
+		for mode, cases := range map[string][]scriptCase{modeTry: try, modeJoin: join, modeLook: look, modeAdopt: adopt} {
+			runScriptCases(t, s, acquireScript, mode, cases...)
+			runScriptCases(t, s, acquireScript, mode, every...)
+		}
+	})
+}

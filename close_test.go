@@ -1,0 +1,358 @@
+package leasehold
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-leasehold/leasehold/internal/redistest"
+)
+
+// closes runs Close beside the test.
+func (p *party) closes() <-chan error {
+	done := make(chan error, 1)
+	go func() { done <- p.Close() }()
+	return done
+}
+
+func TestCloseBeforeTheFirstUseHasNothingToDo(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		begun := time.Now()
+		require.NoError(t, p.Close())
+		assert.Zero(t, time.Since(begun))
+		assert.Empty(t, p.fault.Sent())
+		require.NoError(t, New(nil).Close())
+	})
+}
+
+func TestEveryCallAfterCloseSaysSo(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		require.NoError(t, p.Close())
+		for name, call := range map[string]func() error{
+			"TryAcquire":   func() error { _, err := p.TryAcquire(t.Context(), "k", time.Second); return err },
+			"Acquire":      func() error { _, err := p.Acquire(t.Context(), "k", time.Second); return err },
+			"WithLock":     func() error { return p.WithLock(t.Context(), "k", time.Second, nil) },
+			"TryWithLock":  func() error { return p.TryWithLock(t.Context(), "k", time.Second, nil) },
+			"Adopt":        func() error { _, err := p.Adopt(t.Context(), "k", "t", time.Second); return err },
+			"Inspect":      func() error { _, err := p.Inspect(t.Context(), "k"); return err },
+			"ForceRelease": func() error { return p.ForceRelease(t.Context(), "k") },
+		} {
+			require.ErrorIs(t, call(), ErrClosed, name)
+		}
+		assert.Empty(t, p.fault.Sent())
+	})
+}
+
+func TestCloseReleasesEverything(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		var leases []*Lease
+		var contexts []context.Context
+		for i := range 100 {
+			x, err := p.TryAcquire(t.Context(), fmt.Sprint(i), time.Minute, WithAutoRenew(i%2 == 0))
+			require.NoError(t, err)
+			ctx, cancel := x.Context(t.Context())
+			defer cancel()
+			leases, contexts = append(leases, x), append(contexts, ctx)
+		}
+		require.NoError(t, p.Close())
+		for i, x := range leases {
+			require.ErrorIs(t, context.Cause(contexts[i]), ErrClosed)
+			require.ErrorIs(t, x.Err(), ErrReleased)
+			assert.Empty(t, w.owner(x.Key()))
+			require.NoError(t, x.Release(t.Context()))
+		}
+		synctest.Wait()
+		assert.Empty(t, goroutines())
+		p.requireEmpty()
+		assert.Len(t, p.heard("released"), 100)
+		assert.Zero(t, p.Stats().Held)
+	})
+}
+
+func TestCloseIsOneForAllWhoCallIt(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		p.keeps("k", time.Minute)
+		p.fault.Next(1, nil).DelayReply(time.Second)
+		begun := time.Now()
+		var all sync.WaitGroup
+		for range 5 {
+			all.Go(func() {
+				assert.NoError(t, p.Close())
+				assert.Equal(t, time.Second, time.Since(begun), "it came back before all was done")
+			})
+		}
+		all.Wait()
+		require.NoError(t, p.Close())
+		assert.Len(t, p.fault.Sent(), 2)
+	})
+}
+
+func TestCloseEndsEveryWait(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		w.take("k", time.Hour)
+		var waits []<-chan result
+		for range 5 { // one in the line, four behind the gate
+			waits = append(waits, beside(func() (*Lease, error) { return p.Acquire(t.Context(), "k", time.Minute) }))
+		}
+		await(t, time.Second, func() bool { return len(w.line("k")) == 1 })
+		assert.Equal(t, 5, p.Stats().Waiting)
+		before := time.Now()
+		require.NoError(t, p.Close())
+		assert.Zero(t, time.Since(before))
+		for _, wait := range waits {
+			r := <-wait
+			require.ErrorIs(t, r.err, ErrClosed)
+			require.ErrorIs(t, r.err, ErrHeld, "what it waited for")
+		}
+		assert.Empty(t, w.line("k"))
+		synctest.Wait()
+		assert.Empty(t, w.m.PubSubChannels("*"))
+	})
+}
+
+func TestCloseMeetsAnAcquireThatIsUnderWay(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		for name, acquire := range map[string]func(p *party) (*Lease, error){
+			"TryAcquire": func(p *party) (*Lease, error) { return p.TryAcquire(t.Context(), "k", time.Minute) },
+			"Acquire":    func(p *party) (*Lease, error) { return p.Acquire(t.Context(), "k", time.Minute) },
+			"WithLock": func(p *party) (*Lease, error) {
+				return nil, p.WithLock(t.Context(), "k", time.Minute, func(context.Context, *Lease) error {
+					assert.Fail(t, "fn runs")
+					return nil
+				})
+			},
+		} {
+			p := w.party()
+			reply := p.fault.Next(1, nil).HoldReply()
+			got := beside(func() (*Lease, error) { return acquire(p) })
+			<-reply.Arrived()
+			closed := p.closes()
+			synctest.Wait()
+			assert.Empty(t, closed, "it did not wait for %s", name)
+			reply.Release()
+			r := <-got
+			require.ErrorIs(t, r.err, ErrClosed, name)
+			require.NoError(t, <-closed)
+			assert.Empty(t, w.owner("k"), name)
+		}
+	})
+}
+
+// An adopted lease is somebody's; that the adopter closes is no reason to end it.
+func TestAnAdoptionThatMeetsCloseLeavesTheLeaseAsItWas(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		x, err := w.party().TryAcquire(t.Context(), "k", time.Minute)
+		require.NoError(t, err)
+		p := w.party()
+		reply := p.fault.Next(1, nil).HoldReply()
+		got := beside(func() (*Lease, error) { return p.Adopt(t.Context(), "k", x.Token(), time.Minute) })
+		<-reply.Arrived()
+		closed := p.closes()
+		synctest.Wait()
+		reply.Release()
+		require.ErrorIs(t, (<-got).err, ErrClosed)
+		require.NoError(t, <-closed)
+		require.NoError(t, x.Renew(t.Context()))
+	})
+}
+
+func TestCloseWaitsForTheFunctionsOfWithLockAndKeepsTheirLocks(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		running, result := make(chan struct{}), make(chan error, 1)
+		go func() {
+			result <- p.WithLock(t.Context(), "k", 300*time.Millisecond, func(ctx context.Context, x *Lease) error {
+				stop := w.nobodyGetsIn("k")
+				close(running)
+				<-ctx.Done()
+				assert.ErrorIs(t, context.Cause(ctx), ErrClosed)
+				assert.NotErrorIs(t, context.Cause(ctx), ErrLost)
+				time.Sleep(3 * time.Second) // to unwind
+				assert.True(t, x.Valid())
+				stop()
+				return errWork
+			})
+		}()
+		<-running
+		begun := time.Now()
+		require.NoError(t, p.Close())
+		assert.InDelta(t, 3*time.Second, time.Since(begun), float64(50*time.Millisecond))
+		require.Equal(t, errWork, <-result)
+		assert.Empty(t, w.owner("k"))
+	})
+}
+
+func TestCloseDoesNotWaitForEverForAFunction(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		result := make(chan error, 2)
+		for _, key := range []string{"a", "b"} {
+			go func() {
+				result <- p.WithLock(t.Context(), key, time.Second, func(ctx context.Context, x *Lease) error {
+					time.Sleep(time.Hour)
+					assert.False(t, x.Valid())
+					<-x.Done()
+					return nil
+				})
+			}()
+		}
+		time.Sleep(10 * time.Second)
+		begun := time.Now()
+		err := p.Close()
+		assert.LessOrEqual(t, time.Since(begun), 2*closeBound+time.Second)
+		require.ErrorContains(t, err, `close "a"`)
+		require.ErrorContains(t, err, `close "b"`)
+		time.Sleep(time.Second)
+		assert.Empty(t, w.owner("a"), "it goes with its ttl")
+		for range 2 {
+			require.ErrorIs(t, <-result, ErrLost)
+		}
+	})
+}
+
+func TestCloseIsBoundedWhenRedisDoesNotAnswer(t *testing.T) {
+	for name, block := range blocked {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, w *world) {
+				p := w.party()
+				var leases []*Lease
+				for i := range 100 {
+					leases = append(leases, p.keeps(fmt.Sprint(i), time.Minute))
+				}
+				w.take("held", time.Hour)
+				wait := beside(func() (*Lease, error) { return p.Acquire(t.Context(), "held", time.Minute) })
+				await(t, time.Second, func() bool { return len(w.line("held")) == 1 })
+				time.Sleep(time.Second)
+				block(p)
+				begun := time.Now()
+				err := p.Close()
+				assert.LessOrEqual(t, time.Since(begun), closeBound+time.Second)
+				require.Error(t, err)
+				require.ErrorContains(t, err, `"7"`, "it names what may remain")
+				require.ErrorIs(t, (<-wait).err, ErrClosed)
+				for _, x := range leases { // nobody watches them any more
+					awaitEnd(x)
+					require.ErrorIs(t, x.Err(), ErrLost)
+					assert.False(t, x.Valid())
+					_ = x.Release(t.Context())
+				}
+				p.wire.Pass()
+				time.Sleep(time.Minute)
+				assert.Empty(t, w.owner("7"))
+			})
+		})
+	}
+}
+
+// As a client without timeouts of its own does.
+func TestCloseIsBoundedWhenTheClientNeverComesBack(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		p.keeps("k", time.Minute)
+		stuck := p.fault.Every(nil).Hold()
+		begun := time.Now()
+		err := p.Close()
+		assert.LessOrEqual(t, time.Since(begun), closeBound+time.Second)
+		require.ErrorIs(t, err, errStuck)
+		stuck.Release()
+	})
+}
+
+// Outside of a bubble, since a PubSub of go-redis holds a mutex while it connects.
+func TestCloseIsBoundedWhenTheSubscriptionNeverComesBack(t *testing.T) {
+	t.Parallel()
+	m, _ := redistest.Mini(t)
+	deaf, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts, nobody answers
+	require.NoError(t, err)
+	var conns atomic.Int32
+	client := redis.NewClient(&redis.Options{
+		Addr:        m.Addr(),
+		ReadTimeout: -1, // none
+		Dialer: func(_ context.Context, network, addr string) (net.Conn, error) {
+			if conns.Add(1) > 1 {
+				addr = deaf.Addr().String()
+			}
+			return net.Dial(network, addr)
+		},
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	})
+	l := New(client)
+	require.NoError(t, m.Set("k", "somebody else's token"))
+	wait := make(chan error, 1)
+	go func() {
+		_, err := l.Acquire(context.Background(), "k", time.Minute)
+		wait <- err
+	}()
+	require.Eventually(t, func() bool { return conns.Load() == 2 }, 5*time.Second, time.Millisecond)
+	closed := make(chan error, 1)
+	go func() { closed <- l.Close() }()
+	select {
+	case <-closed:
+	case <-time.After(closeBound + 2*time.Second):
+		assert.Fail(t, "Close has not returned")
+	}
+	require.ErrorIs(t, <-wait, ErrClosed)
+	_ = deaf.Close() // which resets the connection
+	_ = client.Close()
+}
+
+// A hook may call Close, as "shut down on loss" would, though it runs in the tick that Close waits for.
+func TestAHookMayClose(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		p.deaf = true
+		closed := make(chan error, 1)
+		x, err := p.TryAcquire(t.Context(), "k", time.Second, WithHooks(Hooks{Lost: func(Event) { closed <- p.Close() }}))
+		require.NoError(t, err)
+		begun := x.ValidUntil()
+		require.NoError(t, <-closed)
+		assert.LessOrEqual(t, time.Since(begun), closeBound+time.Second)
+	})
+}
+
+func TestAfterCloseNoTimerIsLeft(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		p.keeps("k", time.Hour)
+		require.NoError(t, p.Close())
+		assert.False(t, p.keeper.timer.Stop(), "the keeper's timer runs")
+		sent := len(p.fault.Sent())
+		time.Sleep(24 * time.Hour)
+		assert.Len(t, p.fault.Sent(), sent)
+	})
+}
+
+// The server answers more slowly than the TTL, so that every grant is too late: a wait must end all the same.
+func TestCloseEndsAWaitThatIsAlwaysTooLate(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		p.fault.Every(runOf(acquireScript)).DelayReply(100 * time.Millisecond)
+		wait := beside(func() (*Lease, error) { return p.Acquire(t.Context(), "k", 50*time.Millisecond) })
+		time.Sleep(time.Second)
+		begun := time.Now()
+		require.NoError(t, p.Close())
+		assert.LessOrEqual(t, time.Since(begun), 200*time.Millisecond)
+		r := <-wait
+		require.ErrorIs(t, r.err, ErrClosed)
+		require.False(t, errors.Is(r.err, ErrLost))
+		assert.Empty(t, p.heard("lost"))
+		synctest.Wait()
+		assert.Empty(t, w.owner("k"))
+	})
+}

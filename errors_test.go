@@ -1,0 +1,317 @@
+package leasehold
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-leasehold/leasehold/internal/redistest"
+)
+
+// sentinels are all reasons that a caller may tell apart, by name.
+var sentinels = map[string]error{
+	"held": ErrHeld, "lost": ErrLost, "released": ErrReleased, "stale": ErrStale, "closed": ErrClosed, "no quorum": ErrNoQuorum,
+	"invalid": ErrInvalid, "canceled": context.Canceled, "deadline": context.DeadlineExceeded,
+}
+
+// kindsOf names the sentinels that an error matches, in a fixed order.
+func kindsOf(err error) (kinds []string) {
+	for _, name := range []string{"held", "lost", "released", "stale", "closed", "no quorum", "invalid", "canceled", "deadline"} {
+		if errors.Is(err, sentinels[name]) {
+			kinds = append(kinds, name)
+		}
+	}
+	return kinds
+}
+
+// serverSays is an error of the server's.
+type serverSays string
+
+func (e serverSays) Error() string { return string(e) }
+func (serverSays) RedisError()     {}
+
+// The golden test of what callers match: each path's error, exactly the sentinels that it is, and how it prints.
+func TestEveryErrorIsWhatItSaysAndNothingElse(t *testing.T) {
+	const ttl = time.Minute
+	redistest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, dial func(...func(*redis.Options)) *redis.Client) {
+		ctx, c := t.Context(), dial()
+		fault := redistest.Faulty(c)
+		l := New(c)
+		defer l.Close()
+		check := func(err error, prints string, kinds ...string) {
+			t.Helper()
+			require.Error(t, err)
+			assert.Equal(t, kinds, kindsOf(err), "%v", err)
+			assert.Equal(t, "leasehold: "+prints, err.Error())
+			var whole *Error
+			require.ErrorAs(t, err, &whole)
+			assert.NotErrorAs(t, whole.Err, new(*Error), "an Error in an Error")
+			assert.NotErrorIs(t, err, redis.Nil)
+		}
+		lease := func(key string) *Lease {
+			t.Helper()
+			lease, err := l.TryAcquire(ctx, key, ttl)
+			require.NoError(t, err)
+			return lease
+		}
+		brief, cancel := context.WithTimeout(ctx, 3*time.Second)
+		defer cancel()
+		caused, stop := context.WithCancelCause(ctx)
+		mine := errors.New("of my own")
+		stop(mine)
+		gone, cancel := context.WithCancel(ctx)
+		cancel()
+		nothing := func(context.Context, *Lease) error { t.Error("fn was run"); return nil }
+
+		// Held.
+		x := lease("k")
+		_, err := l.TryAcquire(ctx, "k", ttl)
+		check(err, `acquire "k": held by another`, "held")
+		check(l.TryWithLock(ctx, "k", ttl, nothing), `acquire "k": held by another`, "held")
+		_, err = l.Acquire(brief, "k", ttl)
+		check(err, `acquire "k": held by another: context deadline exceeded`, "held", "deadline")
+		check(l.WithLock(caused, "k", ttl, nothing), `acquire "k": of my own`, "canceled")
+		assert.ErrorIs(t, l.WithLock(caused, "k", ttl, nothing), mine)
+		_, err = l.TryAcquire(gone, "k", ttl)
+		check(err, `acquire "k": context canceled`, "canceled")
+		_, err = l.Inspect(gone, "k")
+		check(err, `inspect "k": context canceled`, "canceled")
+		check(l.ForceRelease(gone, "k"), `force release "k": context canceled`, "canceled")
+		check(x.Renew(gone), `renew "k": context canceled`, "canceled")
+
+		// Lost.
+		m.Del("k")
+		check(x.Renew(ctx), `renew "k": lease lost: the key is gone or somebody else's`, "lost")
+		check(x.Renew(ctx), `renew "k": lease lost: the key is gone or somebody else's`, "lost")
+		check(x.Err(), `hold "k": lease lost: the key is gone or somebody else's`, "lost")
+		check(x.Release(ctx), `release "k": lease lost: the key is gone or somebody else's`, "lost")
+		held, cancel := x.Context(ctx)
+		check(context.Cause(held), `hold "k": lease lost: the key is gone or somebody else's`, "lost")
+		cancel()
+		x = lease("stolen")
+		require.NoError(t, m.Set("stolen", "thief"))
+		check(x.Release(ctx), `release "stolen": lease lost: at its release the key was gone or somebody else's`, "lost")
+		x = lease("late")
+		time.Sleep(ttl)
+		check(x.Err(), `hold "late": lease lost: its time ran out`, "lost")
+		check(x.Renew(ctx), `renew "late": lease lost: its time ran out`, "lost")
+		_, err = l.Adopt(ctx, "k", "unknown", ttl)
+		check(err, `adopt "k": lease lost: the token does not hold the key`, "lost")
+		err = l.WithLock(ctx, "k", ttl, func(context.Context, *Lease) error { m.Del("k"); return nil })
+		check(err, `hold "k": lease lost: at its release the key was gone or somebody else's`, "lost")
+		err = l.WithLock(ctx, "k", ttl, func(context.Context, *Lease) error { m.Del("k"); return mine })
+		assert.Equal(t, []string{"lost"}, kindsOf(err))
+		assert.ErrorIs(t, err, mine)
+
+		// Released.
+		x = lease("k")
+		require.NoError(t, x.Release(ctx))
+		require.NoError(t, x.Release(ctx))
+		check(x.Err(), `hold "k": lease released`, "released")
+		check(x.Renew(ctx), `renew "k": lease released`, "released")
+		held, cancel = x.Context(ctx)
+		check(context.Cause(held), `hold "k": lease released`, "released")
+		cancel()
+
+		// Trouble with the server.
+		trouble := serverSays("WRONGTYPE Operation against a key holding the wrong kind of value")
+		for _, call := range []struct {
+			op string
+			do func() error
+		}{
+			{"acquire", func() error { _, err := l.TryAcquire(ctx, "k", ttl); return err }},
+			{"acquire", func() error { _, err := l.Acquire(ctx, "k", ttl); return err }},
+			{"acquire", func() error { return l.WithLock(ctx, "k", ttl, nothing) }},
+			{"adopt", func() error { _, err := l.Adopt(ctx, "k", "token", ttl); return err }},
+			{"inspect", func() error { _, err := l.Inspect(ctx, "k"); return err }},
+			{"force release", func() error { return l.ForceRelease(ctx, "k") }},
+		} {
+			fault.Next(1, redistest.Cmd("evalsha")).Fail(trouble)
+			err := call.do()
+			check(err, fmt.Sprintf("%s %q: %v", call.op, "k", trouble))
+			var server redis.Error
+			require.ErrorAs(t, err, &server)
+			time.Sleep(undoBound)
+
+			// A nil is no answer of ours.
+			fault.Next(1, redistest.Cmd("evalsha")).Fail(redis.Nil)
+			check(call.do(), fmt.Sprintf("%s %q: unexpected reply: nil", call.op, "k"))
+			time.Sleep(undoBound)
+		}
+		x = lease("k")
+		fault.Next(1, redistest.Cmd("evalsha")).Fail(trouble)
+		check(x.Renew(ctx), fmt.Sprintf(`renew "k": %v`, trouble))
+		require.NoError(t, x.Err())
+		fault.Next(1, redistest.Cmd("evalsha")).Fail(trouble)
+		check(x.Release(ctx), fmt.Sprintf(`release "k": the key may live until its ttl has passed: %v`, trouble))
+
+		// No answer within the bound, which is nobody's deadline.
+		slow := fault.Next(1, redistest.Cmd("evalsha")).Hold()
+		_, err = l.Inspect(ctx, "k")
+		check(err, `inspect "k": no answer from redis within 3s`)
+		slow.Release()
+		var timeout net.Error
+		require.ErrorAs(t, err, &timeout)
+		assert.True(t, timeout.Timeout())
+
+		// Invalid, stale, no quorum, closed.
+		_, err = l.TryAcquire(ctx, "", ttl)
+		check(err, `acquire: invalid argument: the key is empty`, "invalid")
+		_, err = l.Adopt(ctx, "k", "", ttl)
+		check(err, `adopt "k": invalid argument: the token is empty: want the Token of a lease`, "invalid")
+		_, err = New(nil).TryAcquire(ctx, "k", ttl)
+		check(err, `acquire "k": invalid argument: the redis client is nil`, "invalid")
+		var none *Lease
+		for _, err := range []error{none.Err(), none.Renew(ctx), none.Release(ctx)} {
+			assert.Equal(t, []string{"invalid"}, kindsOf(err))
+		}
+		var guard Guard
+		require.NoError(t, guard.Admit(2))
+		assert.Equal(t, []string{"stale"}, kindsOf(guard.Admit(1)))
+
+		x = lease("last")
+		held, cancel = x.Context(ctx)
+		defer cancel()
+		require.NoError(t, l.Close())
+		check(context.Cause(held), `hold "last": locker closed`, "closed")
+		for _, e := range entryPoints(t) {
+			err := e.call(l, "k", ttl)
+			assert.Equal(t, []string{"closed"}, kindsOf(err), "%s: %v", e.name, err)
+		}
+	})
+}
+
+func TestErrorPrintsItsOperationKeyAndReason(t *testing.T) {
+	assert.EqualError(t, &Error{Op: "acquire", Key: "a\n\"b\"", Err: ErrHeld}, `leasehold: acquire "a\n\"b\"": held by another`)
+	assert.EqualError(t, &Error{Op: "close", Err: ErrClosed}, "leasehold: close: locker closed")
+	assert.EqualError(t, fmt.Errorf("job 7: %w", &Error{"renew", "k", lost("why")}), `job 7: leasehold: renew "k": lease lost: why`)
+}
+
+func TestAWaitThatEndsMatchesItsReasonTheCauseAndTheContext(t *testing.T) {
+	mine := errors.New("of my own")
+	down := &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+	caused, stop := context.WithCancelCause(context.Background())
+	stop(mine)
+	late, cancel := context.WithDeadlineCause(context.Background(), time.Unix(0, 0), mine)
+	defer cancel()
+	for _, tt := range []struct {
+		err    error
+		prints string
+		is     []error
+		not    []error
+	}{
+		{ended(caused, nil), "of my own", []error{mine, context.Canceled}, []error{context.DeadlineExceeded, ErrHeld}},
+		{ended(caused, ErrHeld), "held by another: of my own", []error{ErrHeld, mine, context.Canceled}, []error{ErrLost}},
+		{ended(late, down), "dial: connection refused: of my own", []error{syscall.ECONNREFUSED, mine, context.DeadlineExceeded}, []error{ErrHeld, context.Canceled}},
+		{&waitError{reason: ErrHeld, ended: ErrClosed}, "held by another: locker closed", []error{ErrHeld, ErrClosed}, []error{context.Canceled, context.DeadlineExceeded}},
+		{&waitError{ended: ErrClosed}, "locker closed", []error{ErrClosed}, []error{ErrHeld}},
+	} {
+		assert.EqualError(t, tt.err, tt.prints)
+		for _, is := range tt.is {
+			assert.ErrorIs(t, tt.err, is)
+		}
+		for _, not := range tt.not {
+			assert.NotErrorIs(t, tt.err, not)
+		}
+	}
+	var dial *net.OpError
+	assert.ErrorAs(t, ended(late, down), &dial)
+}
+
+func TestNoAnswerIsATimeoutButNotTheCallersDeadline(t *testing.T) {
+	var err error = &noAnswerError{1234567 * time.Microsecond}
+	assert.EqualError(t, err, "no answer from redis within 1.235s")
+	var timeout net.Error
+	require.ErrorAs(t, err, &timeout)
+	assert.True(t, timeout.Timeout())
+	assert.Empty(t, kindsOf(err))
+	assert.NotErrorIs(t, err, os.ErrDeadlineExceeded)
+	assert.True(t, transient(err))
+}
+
+// Redis quotes the arguments of a command that it does not know, and one of ours is the proof of ownership.
+func TestNoErrorQuotesTheToken(t *testing.T) {
+	redistest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, dial func(...func(*redis.Options)) *redis.Client) {
+		c := dial()
+		d, r := storeOn(t, c), testRequest("k")
+		unknown := serverSays("ERR unknown command 'evalsha', with args beginning with: '1a2b' '2' 'k' 'leasehold:line:{k}' '" + r.token + "' '10000' ")
+		redistest.Faulty(c).Every(nil).Fail(unknown)
+		_, _, err := d.acquire(t.Context(), r, modeTry, callBound)
+		assert.EqualError(t, err, "ERR unknown command 'evalsha'")
+		_, err = d.renew(t.Context(), r, callBound)
+		assert.EqualError(t, err, "ERR unknown command 'evalsha'")
+		var server redis.Error
+		require.ErrorAs(t, err, &server)
+		assert.False(t, transient(err))
+	})
+}
+
+func TestTransient(t *testing.T) {
+	const v6 = "ERR Error running script (call to f_1a2b): @user_script:7: @user_script: 7: "
+	for err, want := range map[error]bool{
+		// The server's, as it says them outside and, since version 7, inside scripts.
+		serverSays("LOADING Redis is loading the dataset in memory"):                                         true,
+		serverSays("READONLY You can't write against a read only replica."):                                  true,
+		serverSays("READONLY You can't write against a read only replica. script: 1a2b, on @user_script:7."): true,
+		serverSays("TRYAGAIN Multiple keys request during rehashing of slot"):                                true,
+		serverSays("CLUSTERDOWN Hash slot not served"):                                                       true,
+		serverSays("MASTERDOWN Link with MASTER is down"):                                                    true,
+		serverSays("NOREPLICAS Not enough good replicas to write."):                                          true,
+		serverSays("MISCONF Redis is configured to save RDB snapshots, but it's currently unable to"):        true,
+		serverSays("OOM command not allowed when used memory > 'maxmemory'."):                                true,
+		serverSays("BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN"):         true,
+		serverSays("MOVED 7 127.0.0.1:6379"):                                                                 true,
+		serverSays("ASK 7 127.0.0.1:6379"):                                                                   true,
+		serverSays("UNBLOCKED client unblocked via CLIENT UNBLOCK"):                                          true,
+		serverSays("ERR max number of clients reached"):                                                      true,
+		// Up to version 6.
+		serverSays(v6 + "READONLY You can't write against a read only replica."):                                              true,
+		serverSays(v6 + "-READONLY You can't write against a read only replica."):                                             true,
+		serverSays(v6 + "-OOM command not allowed when used memory > 'maxmemory'."):                                           true,
+		serverSays(v6 + "-MISCONF Redis is configured to save RDB snapshots"):                                                 true,
+		serverSays("ERR Error running script (call to f_1a2b): @user_script:7: -READONLY You can't write against a replica."): true,
+
+		serverSays("WRONGTYPE Operation against a key holding the wrong kind of value"): false,
+		serverSays(v6 + "WRONGTYPE Operation against a key holding"):                    false,
+		serverSays("NOAUTH Authentication required."):                                   false,
+		serverSays("WRONGPASS invalid username-password pair or user is disabled."):     false,
+		serverSays("NOPERM this user has no permissions to run the 'evalsha' command"):  false,
+		serverSays("CROSSSLOT Keys in request don't hash to the same slot"):             false,
+		serverSays("NOSCRIPT No matching script. Please use EVAL."):                     false,
+		serverSays("ERR unknown command 'evalsha'"):                                     false,
+		serverSays("ERR"): false,
+		serverSays(""):    false,
+		// A message may quote a key, and a key may be anything.
+		serverSays("ERR leasehold: the fencing counter leasehold:fence:{ROOM 7} holds no number"):  false,
+		serverSays("ERR unknown command 'evalsha', with args beginning with: '1a2b' '5' 'TASK 1'"): false,
+		serverSays("NOPERM No permissions to access the 'BUSY hour' key"):                          false,
+		serverSays("ERR no such thing as READONLY mode"):                                           false,
+
+		// The connection's, the pool's, ours.
+		io.EOF: true, io.ErrUnexpectedEOF: true, redis.ErrPoolTimeout: true, redis.ErrPoolExhausted: true, os.ErrDeadlineExceeded: true,
+		&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}: true,
+		&net.DNSError{Err: "no such host"}:                  true,
+		errors.New("anything else"):                         true,
+		&noAnswerError{time.Second}:                         true,
+		redis.ErrClosed:                                     false,
+		errReply:                                            false,
+		fmt.Errorf("%w: 7", errReply):                       false,
+		&replicasError{0, 1, time.Second}:                   false,
+		ErrInvalid:                                          false,
+	} {
+		assert.Equal(t, want, transient(err), "%v", err)
+		wrapped := &Error{Op: "renew", Key: "k", Err: fmt.Errorf("in between: %w", err)}
+		assert.Equal(t, want, transient(wrapped), "%v", wrapped)
+	}
+}

@@ -1,0 +1,258 @@
+package leasehold
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-leasehold/leasehold/internal/redistest"
+)
+
+// awkwardKeys are keys on which a hash tag could be put wrong.
+func awkwardKeys() []string {
+	keys := []string{
+		"a", "a{b}c", "{a}", "{a}{b}", "{}", "{}x{y}", "{{}}", "{a{b}c}", "}{", "}{a}", "a}b", "a{b", "{", "}", "{}a", "a{}",
+		"two words", "line\nbreak", "\r\n", "tab\t", "naïve", "鍵", "ключ", "\xff\xfe", "a:b", ":", "::", "leasehold", "leasehold:",
+		strings.Repeat("k", 1024), strings.Repeat("}", 1024), strings.Repeat("{", 1024), strings.Repeat("{}", 512),
+	}
+	var all []byte
+	for b := range 256 {
+		all = append(all, byte(b))
+		keys = append(keys, string([]byte{byte(b)}), string([]byte{'a', byte(b), '}'}))
+	}
+	return append(keys, string(all))
+}
+
+// shortKeys are all keys of up to n characters of {}ab.
+func shortKeys(n int) []string {
+	last, all := []string{""}, []string(nil)
+	for range n {
+		var next []string
+		for _, s := range last {
+			for _, c := range "{}ab" {
+				next = append(next, s+string(c))
+			}
+		}
+		last, all = next, append(all, next...)
+	}
+	return all
+}
+
+var (
+	goodPrefixes = []string{"", "p:", "{t}:", "x{t}y", "}{t}", "{t}{", "{t}}", "{{t}"}
+	badPrefixes  = []string{"{", "}", "a{", "a}", "}{", "{}", "{}{t}", "{}:", "{a"}
+	allKinds     = append(kinds[:len(kinds):len(kinds)], markKind, wakeKind)
+)
+
+func TestDerivedKeysAreInTheSlotOfTheirKey(t *testing.T) {
+	t.Parallel()
+	c := redistest.Server(t, "--cluster-enabled", "yes").Client()
+	keys := append(awkwardKeys(), shortKeys(5)...)
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 1000 {
+		key := make([]byte, 1+random.IntN(40))
+		for i := range key {
+			key[i] = "{}ab"[random.IntN(4)]
+		}
+		keys = append(keys, string(key))
+	}
+	var names, of []string // a name, and the key that it belongs to
+	for _, prefix := range goodPrefixes {
+		some := keys
+		if prefix != "" {
+			some = awkwardKeys()
+		}
+		for _, key := range some {
+			key = prefix + key
+			for _, kind := range allKinds {
+				names, of = append(names, string(derive(nil, prefix, kind, key))), append(of, key)
+			}
+		}
+	}
+	serverSlots := func(keys []string) (slots []int) {
+		for some := range slices.Chunk(keys, 4096) {
+			pipe := c.Pipeline()
+			for _, key := range some {
+				pipe.ClusterKeySlot(t.Context(), key)
+			}
+			replies, err := pipe.Exec(t.Context())
+			require.NoError(t, err)
+			for _, reply := range replies {
+				slots = append(slots, int(reply.(*redis.IntCmd).Val()))
+			}
+		}
+		return slots
+	}
+	got, want := serverSlots(names), serverSlots(of)
+	for i, name := range names {
+		require.Equal(t, want[i], slot(of[i]), "slot(%q)", of[i])
+		require.Equal(t, want[i], got[i], "%q, derived from %q", name, of[i])
+	}
+}
+
+// Whatever Redis takes for a key is a lock, and leaves nothing without the prefix or without a TTL.
+func TestAnyKeyCanBeLockedInACluster(t *testing.T) {
+	t.Parallel()
+	s := redistest.Server(t, "--cluster-enabled", "yes")
+	c := s.Client()
+	require.NoError(t, c.ClusterAddSlotsRange(t.Context(), 0, slots-1).Err())
+	require.Eventually(t, func() bool { // a node waits for two seconds before it serves
+		return strings.Contains(c.ClusterInfo(t.Context()).Val(), "cluster_state:ok")
+	}, 10*time.Second, 5*time.Millisecond)
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{s.Addr()}})
+	defer cluster.Close()
+	for _, prefix := range goodPrefixes {
+		l := New(cluster, WithKeyPrefix(prefix))
+		for i, key := range awkwardKeys() {
+			if i%17 > 0 && (prefix != "" || len(key) == 1 || len(key) == 3) {
+				continue
+			}
+			lease, err := l.TryAcquire(t.Context(), key, time.Minute)
+			require.NoError(t, err, "%q", key)
+			require.Equal(t, prefix+key, lease.Key())
+			state, err := l.Inspect(t.Context(), key)
+			require.NoError(t, err, "%q", key)
+			require.True(t, state.Held, "%q", key)
+			_, err = l.TryAcquire(t.Context(), key, time.Minute)
+			require.ErrorIs(t, err, ErrHeld, "%q", key)
+			require.NoError(t, lease.Renew(t.Context()), "%q", key)
+			require.NoError(t, lease.Release(t.Context()), "%q", key)
+		}
+		require.NoError(t, l.Close())
+		names, err := c.Keys(t.Context(), "*").Result()
+		require.NoError(t, err)
+		for _, name := range names {
+			require.True(t, strings.HasPrefix(name, prefix), "%q", name)
+			require.Positive(t, c.PTTL(t.Context(), name).Val(), "%q", name)
+		}
+		require.NoError(t, c.FlushAll(t.Context()).Err())
+	}
+}
+
+func TestDerivedNamesNeverMeet(t *testing.T) {
+	keys := append(awkwardKeys(), shortKeys(5)...)
+	for _, prefix := range goodPrefixes {
+		seen := map[string]string{}
+		for _, key := range keys {
+			key = prefix + key
+			for _, kind := range allKinds {
+				name, of := string(derive(nil, prefix, kind, key)), fmt.Sprintf("the %s of %q", kind, key)
+				if other, met := seen[name]; met && other != of {
+					t.Fatalf("%q is %s and %s", name, of, other)
+				}
+				seen[name] = of
+			}
+		}
+		for _, key := range keys {
+			if of, met := seen[prefix+key]; met {
+				t.Errorf("the key %q is %s", prefix+key, of)
+			}
+		}
+	}
+}
+
+func FuzzDerivedNames(f *testing.F) {
+	f.Add("a{b}c", "{}", "")
+	f.Add("a", "a}", "p:")
+	f.Add("8037}a}b", "a}b", "{t}")
+	f.Fuzz(func(t *testing.T, one, two, prefix string) {
+		o := options{prefix: prefix}
+		if o.checkKey(one) != nil || o.checkKey(two) != nil {
+			return
+		}
+		one, two = prefix+one, prefix+two
+		for i, kind := range allKinds {
+			name := derive(nil, prefix, kind, one)
+			require.Equal(t, slot(one), slot(string(name)))
+			for j, other := range allKinds {
+				if one != two || i != j {
+					require.NotEqual(t, name, derive(nil, prefix, other, two))
+				}
+			}
+			require.NotEqual(t, string(name), one)
+			require.NotEqual(t, string(name), two)
+		}
+	})
+}
+
+// entryPoint is a method that takes a key; those with a TTL are tested with it too.
+type entryPoint struct {
+	name string
+	call func(l *Locker, key string, ttl time.Duration, opts ...Option) error
+	ttl  bool
+}
+
+// entryPoints has them all. An Adopt is of a token that holds nothing.
+func entryPoints(t *testing.T) []entryPoint {
+	ctx := t.Context()
+	fn := func(_ context.Context, _ *Lease) error { return nil }
+	return []entryPoint{
+		{"TryAcquire", func(l *Locker, key string, ttl time.Duration, opts ...Option) error {
+			_, err := l.TryAcquire(ctx, key, ttl, opts...)
+			return err
+		}, true},
+		{"Acquire", func(l *Locker, key string, ttl time.Duration, opts ...Option) error {
+			_, err := l.Acquire(ctx, key, ttl, opts...)
+			return err
+		}, true},
+		{"WithLock", func(l *Locker, key string, ttl time.Duration, opts ...Option) error {
+			return l.WithLock(ctx, key, ttl, fn, opts...)
+		}, true},
+		{"TryWithLock", func(l *Locker, key string, ttl time.Duration, opts ...Option) error {
+			return l.TryWithLock(ctx, key, ttl, fn, opts...)
+		}, true},
+		{"Adopt", func(l *Locker, key string, ttl time.Duration, opts ...Option) error {
+			_, err := l.Adopt(ctx, key, "token", ttl, opts...)
+			return err
+		}, true},
+		{"Inspect", func(l *Locker, key string, _ time.Duration, _ ...Option) error {
+			_, err := l.Inspect(ctx, key)
+			return err
+		}, false},
+		{"ForceRelease", func(l *Locker, key string, _ time.Duration, _ ...Option) error {
+			return l.ForceRelease(ctx, key)
+		}, false},
+	}
+}
+
+func TestKeysThatCannotBeUsedAreRefusedBeforeAnythingIsSent(t *testing.T) {
+	type use struct{ prefix, key string }
+	refused := []use{
+		{"", ""}, {"p:", ""},
+		{"", "leasehold:line:{x}"}, {"", "leasehold:fence::a{x}"}, {"", "leasehold:marks:"}, {"", "leasehold:undone:{x}:token"},
+		{"", "leasehold:fenced:{x}"}, {"p:", "leasehold:line:{x}"}, {"leasehold:", "line:{x}"}, {"leasehold:line:", "{x}"},
+	}
+	for _, prefix := range badPrefixes {
+		refused = append(refused, use{prefix, "x"}, use{prefix, "}x"}, use{prefix, "a}{b}"})
+	}
+	redistest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, dial func(...func(*redis.Options)) *redis.Client) {
+		c := dial()
+		fault := redistest.Faulty(c)
+		for _, u := range refused {
+			l := New(c, WithKeyPrefix(u.prefix))
+			for _, e := range entryPoints(t) {
+				err := e.call(l, u.key, time.Minute)
+				require.ErrorIs(t, err, ErrInvalid, "%s(%q, %q)", e.name, u.prefix, u.key)
+			}
+			require.NoError(t, l.Close())
+		}
+		assert.Empty(t, fault.Sent())
+
+		for _, key := range []string{"leasehold", "leasehold:", "leasehold:line", "leasehold:other:x", "xleasehold:line:x", "Leasehold:line:x", "leasehold:wake:x"} {
+			l := New(c)
+			lease, err := l.TryAcquire(t.Context(), key, time.Minute)
+			require.NoError(t, err, "%q", key)
+			require.NoError(t, lease.Release(t.Context()))
+			require.NoError(t, l.Close())
+		}
+	})
+}

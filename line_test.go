@@ -1,0 +1,169 @@
+package leasehold
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Any sequence of scripts keeps what the line promises: one holder, rising fencing tokens, no grant past a live waiter,
+// nothing of an undone token, nothing without a TTL.
+func TestRandomSequencesOfScriptsKeepTheirPromises(t *testing.T) {
+	onScriptServers(t, func(t *testing.T, s scriptServer) {
+		seeds := 3
+		if !s.mini {
+			seeds = 6
+		}
+		for seed := range seeds {
+			w := lineWalk{t: t, s: s, d: storeOn(t, s.client), rand: rand.New(rand.NewPCG(7, uint64(seed))), seed: seed}
+			w.walk(100)
+		}
+	})
+}
+
+// lineWalk is one random sequence on one key, and what is known of it.
+type lineWalk struct {
+	t    *testing.T
+	s    scriptServer
+	d    *deployment
+	rand *rand.Rand
+	seed int
+
+	step   int
+	fences map[string]int64 // of each token that ever had the lock
+	last   int64
+	undone map[string]bool
+}
+
+func (w *lineWalk) walk(steps int) {
+	require.NoError(w.t, w.s.client.FlushAll(w.t.Context()).Err())
+	w.fences, w.undone = map[string]int64{}, map[string]bool{}
+	for w.step = range steps {
+		w.one()
+		w.judge()
+		if w.s.mini && w.rand.IntN(4) == 0 {
+			w.s.pass(time.Duration(w.rand.IntN(900)) * time.Millisecond)
+		}
+	}
+}
+
+func (w *lineWalk) name() string { return fmt.Sprintf("seed %d step %d", w.seed, w.step) }
+
+// one sends one script for one of five tokens; once undone, a token is followed by a new one in most cases.
+func (w *lineWalk) one() {
+	ctx := w.t.Context()
+	token := fmt.Sprintf("t%d", w.rand.IntN(5)+5*(w.step/30))
+	px := []int64{1000, 1200, 4000}[w.rand.IntN(3)]
+	if !w.s.mini {
+		px *= 100 // no TTL ends between two commands of one step
+	}
+	r := &request{key: "k", token: token, px: px, o: &options{}}
+	before := w.look()
+	switch op := w.rand.IntN(12); op {
+	case 0, 1, 2, 3, 4, 5:
+		mode := []string{modeTry, modeTry, modeJoin, modeJoin, modeLook, modeAdopt}[op]
+		a, _, err := w.d.acquire(ctx, r, mode, callBound)
+		require.NoError(w.t, err, w.name())
+		if a.state != granted {
+			return
+		}
+		require.Equal(w.t, token, w.look().owner, w.name())
+		require.False(w.t, w.undone[token] && before.owner != token, "%s: an undone token has the lock", w.name())
+		if had, again := w.fences[token]; again && before.owner == token {
+			require.Equal(w.t, had, a.fence, w.name())
+		}
+		if before.owner == "" && len(before.live) > 0 {
+			require.Equal(w.t, token, before.live[0], "%s: past a live waiter", w.name())
+		}
+		w.fences[token] = a.fence
+	case 6, 7:
+		n, err := w.d.renew(ctx, r, callBound)
+		require.NoError(w.t, err, w.name())
+		require.Equal(w.t, before.owner == token, n >= 0, w.name())
+		require.Equal(w.t, before.owner, w.look().owner, w.name())
+	case 8, 9:
+		_, _, err := w.d.release(ctx, r, modeRelease, callBound)
+		require.NoError(w.t, err, w.name())
+		w.released(before, token)
+	case 10:
+		_, _, err := w.d.release(ctx, r, modeUndo, callBound)
+		require.NoError(w.t, err, w.name())
+		w.released(before, token)
+		w.undone[token] = true
+	case 11:
+		require.NoError(w.t, w.s.client.ScriptFlush(ctx).Err())
+	}
+}
+
+// released requires that nothing of the token is left, and that the lock went to nobody or to the first live waiter.
+func (w *lineWalk) released(before lineState, token string) {
+	after := w.look()
+	require.NotEqual(w.t, token, after.owner, w.name())
+	require.NotContains(w.t, after.line, token, w.name())
+	if before.owner != token {
+		require.Equal(w.t, before.owner, after.owner, "%s: another's lock", w.name())
+		return
+	}
+	heir := ""
+	if len(before.live) > 0 {
+		heir = before.live[0]
+	}
+	require.Equal(w.t, heir, after.owner, w.name())
+}
+
+// judge checks what must hold after every step.
+func (w *lineWalk) judge() {
+	now := w.look()
+	require.Empty(w.t, now.forever, "%s: keys without a TTL", w.name())
+	if now.owner == "" {
+		return
+	}
+	if fence := w.fences[now.owner]; fence != now.fence { // a new lease, not heard of before
+		require.Greater(w.t, now.fence, w.last, w.name())
+		w.fences[now.owner], w.last = now.fence, now.fence
+	}
+	w.last = max(w.last, now.fence)
+}
+
+// lineState is what stands in Redis. The fencing token is that of the holder, if there is one.
+type lineState struct {
+	owner      string
+	fence      int64
+	line, live []string
+	forever    []string // keys
+}
+
+func (w *lineWalk) look() lineState {
+	const src = `
+local t, live = redis.call('TIME'), {}
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local line = redis.call('ZRANGE', KEYS[2], 0, -1)
+for _, token in ipairs(line) do
+  local good = tonumber(redis.call('HGET', KEYS[4], token) or '0')
+  if now < good then live[#live + 1] = token end
+end
+local forever = {}
+for _, key in ipairs(redis.call('KEYS', '*')) do
+  if redis.call('PTTL', key) == -1 then forever[#forever + 1] = key end
+end
+return {redis.call('GET', KEYS[1]) or '', redis.call('GET', KEYS[3]) or '0', line, live, forever}`
+	keys := scriptKeys("k", "")
+	got, err := w.s.client.Eval(w.t.Context(), src, []string{keys["K"], keys["Q"], keys["F"], keys["G"]}).Slice()
+	require.NoError(w.t, err)
+	words := func(v any) (s []string) {
+		for _, v := range v.([]any) {
+			s = append(s, v.(string))
+		}
+		return s
+	}
+	fence, err := strconv.ParseInt(got[1].(string), 10, 64)
+	require.NoError(w.t, err)
+	state := lineState{got[0].(string), fence, words(got[2]), words(got[3]), words(got[4])}
+	state.live = slices.DeleteFunc(state.live, func(token string) bool { return token == state.owner })
+	return state
+}

@@ -1,0 +1,383 @@
+package leasehold
+
+import (
+	"context"
+	"errors"
+	"math"
+	"net"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-leasehold/leasehold/internal/redistest"
+)
+
+func TestACycleIsTwoCommands(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		x, err := p.TryAcquire(t.Context(), "k", time.Second)
+		require.NoError(t, err)
+		assert.Equal(t, x.Token(), w.owner("k"))
+		assert.Equal(t, time.Second, w.m.TTL("k"))
+		assert.Equal(t, "k", x.Key())
+		require.NoError(t, x.Release(t.Context()))
+		assert.Empty(t, w.owner("k"))
+		assert.Equal(t, []string{"evalsha", "evalsha"}, p.fault.Sent())
+	})
+}
+
+func TestTryAcquireAnswersHeldAtOnceAndLeavesNothingBehind(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		x, err := p.TryAcquire(t.Context(), "k", time.Minute)
+		require.NoError(t, err)
+		before := w.m.Dump()
+		_, err = p.TryAcquire(t.Context(), "k", time.Minute)
+		require.ErrorIs(t, err, ErrHeld)
+		require.NotErrorIs(t, err, redis.Nil)
+		synctest.Wait()
+		assert.Equal(t, before, w.m.Dump())
+		assert.Len(t, p.fault.Sent(), 2)
+		assert.True(t, x.Valid())
+	})
+}
+
+// What one lease does can never touch another: tokens differ, and no state is shared.
+func TestAReleaseThatComesTooLateTouchesNobodyElsesLease(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party() // one Locker for both
+		a, err := p.TryAcquire(t.Context(), "k", 100*time.Millisecond)
+		require.NoError(t, err)
+		time.Sleep(100 * time.Millisecond)
+		b, err := p.TryAcquire(t.Context(), "k", time.Minute)
+		require.NoError(t, err)
+
+		require.ErrorIs(t, a.Release(t.Context()), ErrLost)
+		assert.Equal(t, b.Token(), w.owner("k"))
+		assert.True(t, b.Valid())
+		assert.Greater(t, b.FencingToken(), a.FencingToken())
+		_, err = p.TryAcquire(t.Context(), "k", time.Second)
+		require.ErrorIs(t, err, ErrHeld)
+		require.NoError(t, b.Release(t.Context()))
+	})
+}
+
+// entries are all the ways to a lease.
+var entries = map[string]func(p *party, key string, ttl time.Duration, use func(*Lease)) error{
+	"TryAcquire": func(p *party, key string, ttl time.Duration, use func(*Lease)) error {
+		x, err := p.TryAcquire(context.Background(), key, ttl)
+		if err == nil {
+			use(x)
+			err = x.Release(context.Background())
+		}
+		return err
+	},
+	"Acquire": func(p *party, key string, ttl time.Duration, use func(*Lease)) error {
+		x, err := p.Acquire(context.Background(), key, ttl)
+		if err == nil {
+			use(x)
+			err = x.Release(context.Background())
+		}
+		return err
+	},
+	"WithLock": func(p *party, key string, ttl time.Duration, use func(*Lease)) error {
+		return p.WithLock(context.Background(), key, ttl, func(_ context.Context, x *Lease) error { use(x); return nil })
+	},
+	"TryWithLock": func(p *party, key string, ttl time.Duration, use func(*Lease)) error {
+		return p.TryWithLock(context.Background(), key, ttl, func(_ context.Context, x *Lease) error { use(x); return nil })
+	},
+	"Adopt": func(p *party, key string, ttl time.Duration, use func(*Lease)) error {
+		first, err := p.TryAcquire(context.Background(), key, minTTL)
+		if err != nil {
+			return err
+		}
+		x, err := p.Adopt(context.Background(), key, first.Token(), ttl)
+		if err == nil {
+			use(x)
+			err = x.Release(context.Background())
+		}
+		_ = first.Release(context.Background())
+		return err
+	},
+}
+
+func TestATTLMeansTheSameThroughEveryEntryPoint(t *testing.T) {
+	for _, tt := range []struct{ ttl, px, trusted time.Duration }{
+		{10 * time.Millisecond, 10 * time.Millisecond, 8 * time.Millisecond},
+		{10400 * time.Microsecond, 11 * time.Millisecond, 8400 * time.Microsecond},
+		{time.Second, time.Second, 990 * time.Millisecond},
+		{time.Second + time.Nanosecond, 1001 * time.Millisecond, 990*time.Millisecond + time.Nanosecond},
+		{maxTTL, maxTTL, maxTTL - maxTTL/100},
+	} {
+		inBubble(t, func(t *testing.T, w *world) {
+			p := w.party()
+			for name, enter := range entries {
+				used := false
+				require.NoError(t, enter(p, name, tt.ttl, func(x *Lease) {
+					used = true
+					assert.Equal(t, tt.px, w.m.TTL(name), name)
+					assert.Equal(t, tt.trusted, time.Until(x.ValidUntil()), name)
+				}), name)
+				assert.True(t, used, name)
+			}
+		})
+	}
+}
+
+func TestATTLThatCannotBeTrustedIsRefusedBeforeAnythingIsSent(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		holder, err := w.party().TryAcquire(t.Context(), "held", time.Minute)
+		require.NoError(t, err)
+		for _, ttl := range []time.Duration{
+			math.MinInt64, -time.Millisecond, 0, 1, 999 * time.Microsecond, 9999 * time.Microsecond,
+			maxTTL + 1, math.MaxInt64,
+		} {
+			for name, call := range map[string]func() error{
+				"TryAcquire":  func() error { _, err := p.TryAcquire(t.Context(), "k", ttl); return err },
+				"Acquire":     func() error { _, err := p.Acquire(t.Context(), "k", ttl); return err },
+				"Adopt":       func() error { _, err := p.Adopt(t.Context(), "held", holder.Token(), ttl); return err },
+				"WithLock":    func() error { return p.WithLock(t.Context(), "k", ttl, nil) },
+				"TryWithLock": func() error { return p.TryWithLock(t.Context(), "k", ttl, nil) },
+			} {
+				require.ErrorIs(t, call(), ErrInvalid, "%s with %v", name, ttl)
+			}
+		}
+		assert.Empty(t, p.fault.Sent())
+	})
+}
+
+func TestTheMarginIsTakenOff(t *testing.T) {
+	for _, tt := range []struct{ ttl, margin time.Duration }{
+		{10 * time.Millisecond, 2 * time.Millisecond},
+		{200 * time.Millisecond, 2 * time.Millisecond},
+		{201 * time.Millisecond, 2010 * time.Microsecond},
+		{time.Second, 10 * time.Millisecond},
+		{time.Minute, 600 * time.Millisecond},
+	} {
+		assert.Equal(t, tt.margin, margin(tt.ttl), tt.ttl)
+	}
+	begun := moment{time.Unix(1000, 0), time.Unix(1000, 0).UnixNano()}
+	x := &Lease{ttl: 1200 * time.Millisecond, r: request{o: &options{}}}
+	x.extend(begun)
+	assert.Equal(t, 1188*time.Millisecond, x.deadline.Sub(begun.Time))
+	assert.Equal(t, int64(1188*time.Millisecond), x.deadline.wall-begun.wall)
+}
+
+func TestTheDeadlineCountsFromTheFirstSend(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		begun := time.Now()
+		p.fault.Next(1, nil).DelayReply(400 * time.Millisecond)
+		x, err := p.TryAcquire(t.Context(), "slow", time.Second)
+		require.NoError(t, err)
+		assert.Equal(t, 400*time.Millisecond, time.Since(begun))
+		assert.Equal(t, 990*time.Millisecond, x.ValidUntil().Sub(begun))
+
+		// go-redis sends it again when the connection breaks; the deadline stays that of the first.
+		begun = time.Now()
+		p.wire.DropReplies(1, "evalsha")
+		x, err = p.TryAcquire(t.Context(), "lost", time.Second)
+		require.NoError(t, err)
+		assert.Equal(t, 990*time.Millisecond, x.ValidUntil().Sub(begun))
+
+		// Nor does the time in the line count.
+		_, err = p.TryAcquire(t.Context(), "k", 10*time.Second)
+		require.NoError(t, err)
+		x, err = p.Acquire(t.Context(), "k", time.Second)
+		require.NoError(t, err)
+		assert.InDelta(t, 990*time.Millisecond, time.Until(x.ValidUntil()), float64(5*time.Millisecond))
+	})
+}
+
+func TestALostReplyDoesNotLoseTheLock(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		p.wire.DropReplies(1, "evalsha")
+		x, err := p.TryAcquire(t.Context(), "k", time.Second)
+		require.NoError(t, err)
+		s, err := p.Inspect(t.Context(), "k")
+		require.NoError(t, err)
+		assert.Equal(t, x.FencingToken(), s.FencingToken, "a second one was issued")
+
+		time.Sleep(500 * time.Millisecond)
+		p.wire.DropReplies(1, "evalsha")
+		require.NoError(t, x.Renew(t.Context()))
+		assert.InDelta(t, time.Second, w.m.TTL("k"), float64(20*time.Millisecond))
+
+		p.wire.DropReplies(1, "evalsha")
+		require.NoError(t, x.Release(t.Context()))
+		assert.Empty(t, w.owner("k"))
+		assert.ErrorIs(t, x.Err(), ErrReleased)
+		last := p.heard("released")
+		require.Len(t, last, 1)
+		assert.False(t, last[0].Clean, "the second release answered that nothing was there")
+		assert.Error(t, last[0].Err)
+		assert.Empty(t, p.heard("lost"))
+	})
+}
+
+func TestAnAnswerAfterItsOwnDeadlineIsReleasedAndReportedAsTooSlow(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		late := p.fault.Next(1, nil).HoldReply()
+		_, err := p.TryAcquire(t.Context(), "k", 100*time.Millisecond)
+		require.EqualError(t, err, `leasehold: acquire "k": no answer from redis within 98ms`)
+		var slow net.Error
+		require.ErrorAs(t, err, &slow)
+		assert.True(t, slow.Timeout())
+		require.NotErrorIs(t, err, context.DeadlineExceeded)
+		require.NotErrorIs(t, err, ErrHeld)
+		synctest.Wait()
+		assert.Empty(t, w.owner("k"), "it waits out its ttl")
+		late.Release()
+	})
+}
+
+// The machine sleeps while the answer is on its way: only the wall clock shows it.
+func TestAnAnswerThatSleptIsNoLease(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		for name, acquire := range map[string]func(p *party) (*Lease, error){
+			"TryAcquire": func(p *party) (*Lease, error) { return p.TryAcquire(t.Context(), "k", time.Minute) },
+			"Adopt":      func(p *party) (*Lease, error) { return p.Adopt(t.Context(), "a", "somebody else's token", time.Minute) },
+		} {
+			w.take("a", time.Minute)
+			p := w.party()
+			reply := p.fault.Next(1, nil).HoldReply()
+			got := beside(func() (*Lease, error) { return acquire(p) })
+			<-reply.Arrived()
+			p.skew.Add(int64(time.Hour))
+			reply.Release()
+			r := <-got
+			require.Error(t, r.err, name)
+			require.Nil(t, r.lease)
+			synctest.Wait()
+			assert.Empty(t, w.owner("k"))
+			assert.NotEmpty(t, w.owner("a"), "an adoption that failed must not end the lease")
+			assert.Equal(t, []string{"start", "gave up"}, p.story(), "nobody had it, so nobody lost it")
+			assert.NotContains(t, p.logged(), "lost")
+		}
+	})
+}
+
+// Every step of an acquire at which its caller can stop waiting, for every way to acquire.
+func TestACancelledAcquireHasALeaseOrLeavesNothingBehind(t *testing.T) {
+	faults := map[string]func(p *party, match func(redis.Cmder) bool) *redistest.Held{
+		"before it is sent":                    func(p *party, m func(redis.Cmder) bool) *redistest.Held { return p.fault.Next(1, m).Hold() },
+		"after it ran, before its reply comes": func(p *party, m func(redis.Cmder) bool) *redistest.Held { return p.fault.Next(1, m).HoldReply() },
+	}
+	calls := map[string]struct {
+		held    bool // the key is held meanwhile
+		match   func(redis.Cmder) bool
+		acquire func(p *party, ctx context.Context) (*Lease, error)
+	}{
+		"TryAcquire":       {false, runOf(acquireScript, modeTry), func(p *party, ctx context.Context) (*Lease, error) { return p.TryAcquire(ctx, "k", time.Minute) }},
+		"TryAcquire, held": {true, runOf(acquireScript, modeTry), func(p *party, ctx context.Context) (*Lease, error) { return p.TryAcquire(ctx, "k", time.Minute) }},
+		"Acquire, free":    {false, runOf(acquireScript, modeJoin), func(p *party, ctx context.Context) (*Lease, error) { return p.Acquire(ctx, "k", time.Minute) }},
+		"Acquire, joins":   {true, runOf(acquireScript, modeJoin), func(p *party, ctx context.Context) (*Lease, error) { return p.Acquire(ctx, "k", time.Minute) }},
+		"Acquire, looks":   {true, runOf(acquireScript, modeLook), func(p *party, ctx context.Context) (*Lease, error) { return p.Acquire(ctx, "k", time.Minute) }},
+	}
+	for when, fault := range faults {
+		for name, call := range calls {
+			for _, first := range []string{"the clean-up", "the command"} { // that comes first
+				t.Run(name+", "+when+", then "+first, func(t *testing.T) {
+					inBubble(t, func(t *testing.T, w *world) {
+						p := w.party()
+						if call.held {
+							w.take("k", 5*time.Second)
+						}
+						step := fault(p, call.match)
+						ctx, cancel := context.WithCancelCause(t.Context())
+						got := beside(func() (*Lease, error) { return call.acquire(p, ctx) })
+						<-step.Arrived()
+						var undo *redistest.Held
+						if first == "the command" {
+							undo = p.fault.Next(1, runOf(releaseScript, modeUndo)).Hold()
+						}
+						cause := errors.New("the user went away")
+						cancel(cause)
+						r := <-got
+						require.ErrorIs(t, r.err, cause)
+						require.ErrorIs(t, r.err, context.Canceled)
+						require.Nil(t, r.lease)
+						assert.Zero(t, time.Since(p.heard("gave up")[0].at), "it came back late")
+
+						synctest.Wait()
+						step.Release()
+						synctest.Wait()
+						if undo != nil {
+							undo.Release()
+							synctest.Wait()
+						}
+						assert.Empty(t, w.line("k"), "a place in the line is left")
+						if call.held {
+							assert.Equal(t, "somebody else's token", w.owner("k"))
+						} else {
+							assert.Empty(t, w.owner("k"), "a lock is left")
+						}
+						undone := slices.DeleteFunc(w.m.Keys(), func(key string) bool { return len(key) < 40 })
+						require.Len(t, undone, 1, "a late copy of the command must find a tombstone")
+						assert.Equal(t, time.Minute, w.m.TTL(undone[0]))
+					})
+				})
+			}
+		}
+	}
+}
+
+// The answer and the cancellation at the same instant: either outcome, but nothing in between.
+func TestACancelThatMeetsTheAnswerIsOneOrTheOther(t *testing.T) {
+	won, lost := 0, 0
+	for range 20 {
+		inBubble(t, func(t *testing.T, w *world) {
+			p := w.party()
+			reply := p.fault.Next(1, nil).HoldReply()
+			ctx, cancel := context.WithCancel(t.Context())
+			got := beside(func() (*Lease, error) { return p.Acquire(ctx, "k", time.Minute) })
+			<-reply.Arrived()
+			go reply.Release()
+			cancel()
+			r := <-got
+			synctest.Wait()
+			if r.err == nil {
+				won++
+				assert.True(t, r.lease.Valid())
+				assert.Equal(t, r.lease.Token(), w.owner("k"))
+			} else {
+				lost++
+				assert.Nil(t, r.lease)
+				assert.Empty(t, w.owner("k"))
+			}
+		})
+	}
+	t.Logf("%d won, %d gave up", won, lost)
+}
+
+func TestAContextThatHasEndedSendsNothing(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		cause := errors.New("too late")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(cause)
+		for name, call := range map[string]func() error{
+			"TryAcquire":   func() error { _, err := p.TryAcquire(ctx, "k", time.Second); return err },
+			"Acquire":      func() error { _, err := p.Acquire(ctx, "k", time.Second); return err },
+			"Adopt":        func() error { _, err := p.Adopt(ctx, "k", "t", time.Second); return err },
+			"Inspect":      func() error { _, err := p.Inspect(ctx, "k"); return err },
+			"ForceRelease": func() error { return p.ForceRelease(ctx, "k") },
+			"WithLock":     func() error { return p.WithLock(ctx, "k", time.Second, nil) },
+		} {
+			err := call()
+			require.ErrorIs(t, err, cause, name)
+			require.ErrorIs(t, err, context.Canceled, name)
+			require.NotErrorIs(t, err, ErrHeld, name)
+		}
+		synctest.Wait()
+		assert.Empty(t, p.fault.Sent())
+	})
+}

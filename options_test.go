@@ -1,0 +1,234 @@
+package leasehold
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-leasehold/leasehold/internal/redistest"
+)
+
+const tenYears = 10 * 365 * 24 * time.Hour
+
+func TestTTLsOutOfBoundsAreRefusedBeforeAnythingIsSent(t *testing.T) {
+	redistest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, dial func(...func(*redis.Options)) *redis.Client) {
+		c := dial()
+		fault := redistest.Faulty(c)
+		l := New(c)
+		defer l.Close()
+		for _, ttl := range []time.Duration{
+			0, -1, -time.Minute, math.MinInt64, 1, 999 * time.Microsecond, time.Millisecond, 9999 * time.Microsecond, minTTL - 1,
+			tenYears + 1, 150 * 365 * 24 * time.Hour, math.MaxInt64,
+		} {
+			for _, e := range entryPoints(t) {
+				if !e.ttl {
+					continue
+				}
+				err := e.call(l, "k", ttl)
+				require.ErrorIs(t, err, ErrInvalid, "%s(%v)", e.name, ttl)
+				assert.Contains(t, err.Error(), fmt.Sprintf("ttl %v", ttl))
+			}
+		}
+		assert.Empty(t, fault.Sent())
+	})
+}
+
+// leasedBy are the ways to a lease, as functions that answer the time that Redis gives it.
+func leasedBy(t *testing.T, l *Locker, m *miniredis.Miniredis, ttl time.Duration, opts ...Option) map[string]time.Duration {
+	ctx := t.Context()
+	left := map[string]time.Duration{}
+	taken := func(how string, lease *Lease, err error) {
+		require.NoError(t, err, "%s(%v)", how, ttl)
+		left[how] = m.TTL(lease.Key())
+		assert.True(t, lease.Valid())
+		assert.Equal(t, ttl-margin(ttl), time.Until(lease.ValidUntil()), "%s(%v)", how, ttl)
+	}
+	lease, err := l.TryAcquire(ctx, "k", ttl, opts...)
+	taken("TryAcquire", lease, err)
+	adopted, err := l.Adopt(ctx, "k", lease.Token(), ttl, opts...)
+	taken("Adopt", adopted, err)
+	require.NoError(t, lease.Renew(ctx))
+	taken("Renew", lease, nil)
+	require.NoError(t, lease.Release(ctx))
+
+	lease, err = l.Acquire(ctx, "k", ttl, opts...)
+	taken("Acquire", lease, err)
+	require.NoError(t, lease.Release(ctx))
+	fn := func(how string) func(context.Context, *Lease) error {
+		return func(_ context.Context, lease *Lease) error { taken(how, lease, nil); return nil }
+	}
+	require.NoError(t, l.WithLock(ctx, "k", ttl, fn("WithLock"), opts...))
+	require.NoError(t, l.TryWithLock(ctx, "k", ttl, fn("TryWithLock"), opts...))
+	return left
+}
+
+func TestTTLIsTheSameThroughEveryEntryPointAndRoundedUp(t *testing.T) {
+	for _, tt := range []struct{ ttl, delay, left time.Duration }{
+		{10 * time.Millisecond, 0, 10 * time.Millisecond},
+		{10400 * time.Microsecond, 0, 11 * time.Millisecond},
+		{10*time.Millisecond + 1, 0, 11 * time.Millisecond},
+		{11*time.Millisecond - 1, 0, 11 * time.Millisecond},
+		{time.Minute, 0, time.Minute},
+		{tenYears, 0, tenYears},
+		{tenYears - 1, 0, tenYears},
+		{time.Minute, time.Second, time.Minute + time.Second},
+		{10400 * time.Microsecond, 400 * time.Microsecond, 11 * time.Millisecond},
+		{10400 * time.Microsecond, 700 * time.Microsecond, 12 * time.Millisecond},
+		{time.Minute, tenYears - time.Minute, tenYears},
+	} {
+		redistest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, dial func(...func(*redis.Options)) *redis.Client) {
+			l := New(dial())
+			defer l.Close()
+			left := leasedBy(t, l, m, tt.ttl, WithLockDelay(tt.delay))
+			assert.Len(t, left, 6)
+			for how, left := range left {
+				assert.Equal(t, tt.left, left, "%s(%v, WithLockDelay(%v))", how, tt.ttl, tt.delay)
+			}
+		})
+	}
+}
+
+func TestTTLOnARealServer(t *testing.T) {
+	c := redistest.Server(t).Client()
+	l := New(c)
+	defer l.Close()
+	for ttl, want := range map[time.Duration]time.Duration{
+		tenYears:                tenYears,
+		time.Minute + 1:         time.Minute + time.Millisecond,
+		minTTL + 10*time.Minute: minTTL + 10*time.Minute,
+	} {
+		lease, err := l.TryAcquire(t.Context(), "k", ttl)
+		require.NoError(t, err)
+		assert.InDelta(t, want.Milliseconds(), c.PTTL(t.Context(), "k").Val().Milliseconds(), 1000)
+		require.NoError(t, lease.Release(t.Context()))
+	}
+}
+
+func TestOptionsOutOfBoundsAreRefusedByNameAndValue(t *testing.T) {
+	const ttl = time.Minute
+	for _, tt := range []struct {
+		opt  Option
+		says string
+	}{
+		{WithRenewEvery(-1), "WithRenewEvery(-1ns)"},
+		{WithRenewEvery(1), "WithRenewEvery(1ns)"},
+		{WithRenewEvery(time.Millisecond - 1), "WithRenewEvery(999.999µs)"},
+		{WithRenewEvery(ttl/2 + 1), "WithRenewEvery(30.000000001s)"},
+		{WithRenewEvery(math.MaxInt64), "WithRenewEvery(2562047h47m16.854775807s)"},
+		{WithMaxHold(-1), "WithMaxHold(-1ns)"},
+		{WithMaxHold(1), "WithMaxHold(1ns)"},
+		{WithMaxHold(minTTL - 1), "WithMaxHold(9.999999ms)"},
+		{WithMaxHold(math.MinInt64), "WithMaxHold(-2562047h47m16.854775808s)"},
+		{WithLockDelay(-1), "WithLockDelay(-1ns)"},
+		{WithLockDelay(tenYears - ttl + 1), "WithLockDelay(87599h59m0.000000001s)"},
+		{WithLockDelay(math.MaxInt64), "WithLockDelay(2562047h47m16.854775807s)"},
+		{WithReplicas(-1, time.Second), "WithReplicas(-1, 1s)"},
+		{WithReplicas(1, 0), "WithReplicas(1, 0s)"},
+		{WithReplicas(1, -time.Second), "WithReplicas(1, -1s)"},
+		{WithReplicas(1, time.Millisecond-1), "WithReplicas(1, 999.999µs)"},
+		{WithReplicas(1, ttl), "WithReplicas(1, 1m0s)"},
+		{WithKeyPrefix("a{"), `WithKeyPrefix("a{")`},
+		{WithOwner(strings.Repeat("o", 65)), "WithOwner("},
+		{WithOwner("a\nb"), `WithOwner("a\nb")`},
+		{WithOwner("\x7f"), `WithOwner("\x7f")`},
+		{WithOwner("é"), `WithOwner("é")`},
+		{WithOwner("\xff"), `WithOwner("\xff")`},
+	} {
+		redistest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, dial func(...func(*redis.Options)) *redis.Client) {
+			c := dial()
+			fault := redistest.Faulty(c)
+			byDefault, byCall := New(c, tt.opt), New(c)
+			defer byDefault.Close()
+			defer byCall.Close()
+			for _, e := range entryPoints(t) {
+				if !e.ttl {
+					continue
+				}
+				for _, err := range []error{e.call(byDefault, "k", ttl), e.call(byCall, "k", ttl, tt.opt)} {
+					require.ErrorIs(t, err, ErrInvalid, e.name)
+					assert.ErrorContains(t, err, tt.says, e.name)
+					var whole *Error
+					require.ErrorAs(t, err, &whole)
+				}
+				// A call may set right what New was told.
+				require.ErrorIs(t, e.call(byCall, "k", 0, tt.opt), ErrInvalid)
+			}
+			assert.Empty(t, fault.Sent())
+		})
+	}
+}
+
+func TestOptionsWithinBoundsAreTaken(t *testing.T) {
+	const ttl = time.Minute
+	for name, opts := range map[string][]Option{
+		"the zero Option":              {{}},
+		"renewals off":                 {WithAutoRenew(false)},
+		"renewals at half the ttl":     {WithRenewEvery(ttl / 2)},
+		"renewals every ms":            {WithRenewEvery(time.Millisecond)},
+		"no interval":                  {WithRenewEvery(0)},
+		"shortest hold":                {WithMaxHold(ttl)},
+		"longest hold":                 {WithMaxHold(math.MaxInt64)},
+		"no hold":                      {WithMaxHold(0)},
+		"longest delay":                {WithLockDelay(tenYears - ttl)},
+		"no replicas":                  {WithReplicas(0, 0)},
+		"longest label":                {WithOwner(strings.Repeat("~", 64))},
+		"label with blanks and points": {WithOwner(" a.b: {c} ")},
+		"no label":                     {WithOwner("")},
+		"no logger":                    {WithLogger(nil)},
+		"no hooks":                     {WithHooks(Hooks{})},
+		"the last counts":              {WithRenewEvery(-1), WithRenewEvery(time.Second)},
+		"all":                          {WithAutoRenew(true), WithKeyPrefix("p:"), WithOwner("o"), WithLogger(slog.New(slog.DiscardHandler))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, dial func(...func(*redis.Options)) *redis.Client) {
+				for _, l := range []*Locker{New(dial(), opts...), New(dial())} {
+					leasedBy(t, l, m, ttl, opts...)
+					require.NoError(t, l.Close())
+				}
+			})
+		})
+	}
+}
+
+func TestCallsOptionsStandBeforeNews(t *testing.T) {
+	redistest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, dial func(...func(*redis.Options)) *redis.Client) {
+		opts := []Option{WithKeyPrefix("new:"), WithOwner("new"), WithLockDelay(time.Second), WithRenewEvery(-1)}
+		l := New(dial(), opts...)
+		defer l.Close()
+		opts[0] = WithKeyPrefix("changed:") // what New was told never changes
+		lease, err := l.TryAcquire(t.Context(), "k", time.Minute, WithRenewEvery(0), WithOwner("call"), WithOwner("last"))
+		require.NoError(t, err)
+		assert.Equal(t, "new:k", lease.Key())
+		assert.Equal(t, "last", ownerOf(lease.Token()))
+		assert.Equal(t, time.Minute+time.Second, m.TTL("new:k"))
+
+		other, err := l.TryAcquire(t.Context(), "k", time.Minute, WithRenewEvery(0), WithKeyPrefix("call:"), WithLockDelay(0))
+		require.NoError(t, err)
+		assert.Equal(t, "call:k", other.Key())
+		assert.Equal(t, "new", ownerOf(other.Token()), "one call's options have reached another's")
+		assert.Equal(t, time.Minute, m.TTL("call:k"))
+	})
+}
+
+// Inspect and ForceRelease need a key and nothing else.
+func TestDefaultsForLeasesDoNotStopInspectAndForceRelease(t *testing.T) {
+	redistest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, dial func(...func(*redis.Options)) *redis.Client) {
+		l := New(dial(), WithRenewEvery(time.Second), WithLockDelay(tenYears-time.Minute), WithMaxHold(time.Hour), WithReplicas(1, time.Second))
+		defer l.Close()
+		require.NoError(t, m.Set("k", "someone"))
+		state, err := l.Inspect(t.Context(), "k")
+		require.NoError(t, err)
+		assert.True(t, state.Held)
+		require.NoError(t, l.ForceRelease(t.Context(), "k"))
+		assert.False(t, m.Exists("k"))
+	})
+}

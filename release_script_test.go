@@ -1,0 +1,173 @@
+package leasehold
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestReleaseScript(t *testing.T) {
+	const mine, other = "holds('me', 3000) ", "holds('other', 30000) "
+
+	// What release and undo do; undo then leaves its tombstone.
+	both := []scriptCase{
+		{name: "held", arrange: mine, reply: "1", after: ""},
+		{name: "held for ever", arrange: "set(K, 'me')", reply: "1", after: ""},
+		{name: "held, with a counter", arrange: mine + "counter(77)", reply: "1", after: "F = 77" + week},
+		{name: "free", reply: "0", after: ""},
+		{name: "another's", arrange: other, reply: "0", after: "="},
+		{name: "another's for ever", arrange: "set(K, 'other')", reply: "0", after: "="},
+		{name: "an empty value's", arrange: "set(K, '', 'PX', 30000)", reply: "0", after: "="},
+		{name: "a longer token's", arrange: "holds('me1', 30000)", reply: "0", after: "="},
+		{name: "a shorter token's", arrange: "holds('m', 30000)", reply: "0", after: "="},
+		{name: "held, a live head", arrange: mine + "waits('b', 1000) waits('c', 2000)", reply: "1",
+			after: lines("F = now"+week, "G = c ms+2000, 5s", "K = b, 1s", "Q = c 2, 5s")},
+		{name: "held, the dead before a live one", arrange: mine + "waits('x') waits('y', 0) waits('z', 2501) waits('b', 1000)",
+			reply: "1", after: lines("F = now"+week, "K = b, 1s")},
+		{name: "held, a line of the dead", arrange: mine + "waits('x') waits('y', 0) waits('z', 2501)", reply: "1", after: ""},
+		{name: "held, counter ahead", arrange: mine + "counter(digits(us + 100000000)) waits('b', 1000)", reply: "1",
+			after: lines("F = now+100000001, 604900s", "K = b, 1s")},
+		{name: "free, others wait", arrange: "waits('b', 1000)", reply: "0", after: "="},
+		{name: "place", arrange: other + "waits('b', 1000) waits('me', 1000)", reply: "2",
+			after: lines("G = b ms+1000, 5s", "K = other, 30s", "Q = b 1, 5s")},
+		{name: "only place", arrange: other + "waits('me', 1000)", reply: "2", after: "K = other, 30s"},
+		{name: "place without a mark", arrange: "waits('me')", reply: "2", after: ""},
+		{name: "held, and a place", arrange: mine + "waits('me', 1000)", reply: "1", after: ""},
+		{name: "held, list at F", arrange: mine + "list(F)", reply: "1", after: "F = list, 60s"},
+		{name: "list at K", arrange: "list(K)", reply: "WRONGTYPE", after: "="},
+		{name: "list at K, with a line", arrange: "list(K) waits('me', 1000)", reply: "WRONGTYPE", after: "="},
+		{name: "held, list at Q", arrange: mine + "list(Q)", reply: "WRONGTYPE", after: "="},
+		{name: "another's, list at Q", arrange: other + "list(Q)", reply: "WRONGTYPE", after: "="},
+		{name: "held, list at G", arrange: mine + "waits('b') list(G)", reply: "WRONGTYPE", after: "*"},
+	}
+
+	var undo []scriptCase
+	for _, tt := range both {
+		tt.arrange += " set(D, 1, 'PX', 9000)" // refreshed, not kept
+		switch {
+		case tt.reply == "WRONGTYPE":
+		case tt.after == "=":
+			tt.after = "*"
+		default:
+			tt.after = lines("D = 1, 60s", tt.after)
+			if tt.after[len(tt.after)-1] == '\n' {
+				tt.after = "D = 1, 60s"
+			}
+		}
+		undo = append(undo, tt)
+	}
+	undo = append(undo,
+		scriptCase{name: "free, first", reply: "0", after: "D = 1, 60s"},
+		scriptCase{name: "another's, first", arrange: other, reply: "0", after: lines("D = 1, 60s", "K = other, 30s")},
+		scriptCase{name: "list at D", arrange: "list(D)", reply: "0", after: "D = 1, 60s"},
+	)
+
+	force := []scriptCase{
+		{name: "held", arrange: other, reply: "1", after: ""},
+		{name: "held for ever", arrange: "set(K, 'someone')", reply: "1", after: ""},
+		{name: "held by an empty value", arrange: "set(K, '', 'PX', 30000)", reply: "1", after: ""},
+		{name: "free", reply: "0", after: ""},
+		{name: "held, a live head", arrange: other + "waits('b', 1000)", reply: "1", after: lines("F = now"+week, "K = b, 1s")},
+		{name: "free, a live head", arrange: "waits('b', 1000)", reply: "0", after: lines("F = now"+week, "K = b, 1s")},
+		{name: "list at K", arrange: "list(K)", reply: "WRONGTYPE", after: "="},
+	}
+
+	// The waiters meet the error by themselves.
+	for _, tt := range badCounters {
+		tt.reply, tt.after = "1", "*"
+		tt.name += " while held, with a line"
+		tt.arrange += mine + "waits('b', 1000)"
+		both, force = append(both, tt), append(force, tt)
+	}
+
+	onScriptServers(t, func(t *testing.T, s scriptServer) {
+		runScriptCases(t, s, releaseScript, modeRelease, both...)
+		runScriptCases(t, s, releaseScript, modeUndo, undo...)
+		for i := range force {
+			force[i].token = "-"
+		}
+		runScriptCases(t, s, releaseScript, modeForce, force...)
+	})
+}
+
+func TestRenewScript(t *testing.T) {
+	cases := []scriptCase{
+		{name: "held", arrange: "holds('me', 3000)", reply: "0", after: "K = me, 10s"},
+		{name: "held for longer", arrange: "holds('me', 30000)", reply: "0", after: "="},
+		{name: "held for ever", arrange: "set(K, 'me')", reply: "0", after: "K = me, 10s"},
+		{name: "held, two wait", arrange: "holds('me', 3000) waits('b', 1000) waits('c')", reply: "2",
+			after: lines("G = b ms+1000, 5s", "K = me, 10s", "Q = b 1 c 2, 5s")},
+		{name: "free", reply: "-1", after: ""},
+		{name: "free, with a line", arrange: "waits('me', 1000)", reply: "-1", after: "="},
+		{name: "another's", arrange: "holds('other', 3000)", reply: "-1", after: "="},
+		{name: "another's for ever", arrange: "set(K, 'other')", reply: "-1", after: "="},
+		{name: "a longer token's", arrange: "holds('me1', 3000)", reply: "-1", after: "="},
+		{name: "a shorter token's", arrange: "holds('m', 3000)", reply: "-1", after: "="},
+		{name: "list at K", arrange: "list(K)", reply: "WRONGTYPE", after: "="},
+		{name: "another's, list at Q", arrange: "holds('other', 3000) list(Q)", reply: "-1", after: "="},
+		{name: "held, list at Q", arrange: "holds('me', 3000) list(Q)", reply: "0", after: lines("K = me, 10s", "Q = list, 60s")},
+	}
+	onScriptServers(t, func(t *testing.T, s scriptServer) {
+		runScriptCases(t, s, renewScript, "", cases...)
+	})
+}
+
+func TestInspectScript(t *testing.T) {
+	cases := []scriptCase{
+		{name: "free", reply: `"" -2 "" 0`, after: ""},
+		{name: "held", arrange: "holds('other', 30000) counter(77)", reply: `"other" 30000 77 0`},
+		{name: "held for ever", arrange: "set(K, 'someone')", reply: `"someone" -1 "" 0`},
+		{name: "held by an empty value", arrange: "set(K, '', 'PX', 30000)", reply: `"" 30000 "" 0`},
+		{name: "held, counter beyond 2^53", arrange: "holds('other', 30000) counter('9007199254740993')", reply: `"other" 30000 9007199254740993 0`},
+		{name: "free, last held", arrange: "counter(77)", reply: `"" -2 77 0`},
+		{name: "held, with a line", reply: `"other" 30000 "" 2`,
+			arrange: "holds('other', 30000) waits('x') waits('y', 0) waits('z', 2501) waits('b', 1) waits('c', 2500)"},
+		{name: "a mark that is none", arrange: "waits('b', 1000) redis.call('HSET', G, 'x', 'y')", reply: `"" -2 "" 1`},
+		{name: "list at K", arrange: "list(K)", reply: "WRONGTYPE"},
+		{name: "list at Q", arrange: "list(Q)", reply: `"" -2 "" 0`},
+		{name: "list at F", arrange: "list(F)", reply: "WRONGTYPE"},
+		{name: "list at G", arrange: "list(G)", reply: "WRONGTYPE"},
+	}
+	for i := range cases {
+		cases[i].after = "="
+	}
+	onScriptServers(t, func(t *testing.T, s scriptServer) {
+		runScriptCases(t, s, inspectScript, "", cases...)
+	})
+}
+
+// A release tells the Locker of the waiter which token has the lock, with which fencing token, and how many wait behind it.
+func TestHandOverIsPublished(t *testing.T) {
+	const me, waiter = "ABCDEFGHIJKLMNOP.1", "QRSTUVWXYZ234567.2"
+	onScriptServers(t, func(t *testing.T, s scriptServer) {
+		ctx := t.Context()
+		require.NoError(t, s.client.FlushAll(ctx).Err())
+		d := storeOn(t, s.client)
+		channel := string(d.channel) + waiter[:idLength]
+		sub := s.client.Subscribe(ctx, channel)
+		defer sub.Close()
+		_, err := sub.Receive(ctx)
+		require.NoError(t, err)
+
+		o := &options{}
+		first := &request{key: "k", token: me, px: 10_000, o: o}
+		second := &request{key: "k", token: waiter, px: 10_000, o: o}
+		third := &request{key: "k", token: "AAAAAAAAAAAAAAAA.3", px: 10_000, o: o}
+		for _, r := range []*request{first, second, third} {
+			_, _, err = d.acquire(ctx, r, modeJoin, callBound)
+			require.NoError(t, err)
+		}
+		_, _, err = d.release(ctx, first, modeRelease, callBound)
+		require.NoError(t, err)
+		msg, err := sub.ReceiveMessage(ctx)
+		require.NoError(t, err)
+		token, g := parseGrant(msg.Payload)
+		assert.Equal(t, waiter, token)
+		assert.Equal(t, 1, g.waiters)
+
+		ans, _, err := d.acquire(ctx, second, modeLook, callBound)
+		require.NoError(t, err)
+		assert.Equal(t, answer{state: granted, fence: g.fence}, ans)
+	})
+}

@@ -1,0 +1,207 @@
+package leasehold
+
+import (
+	"context"
+	"net"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestReleaseIsNotStoppedByACancelledContext(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		x, err := p.TryAcquire(t.Context(), "k", time.Minute)
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.NoError(t, x.Release(ctx))
+		assert.Empty(t, w.owner("k"))
+
+		// Its own bound then is no longer than what is left of the lease.
+		x, err = p.TryAcquire(t.Context(), "k", time.Second)
+		require.NoError(t, err)
+		p.wire.BlackHole()
+		begun := time.Now()
+		require.Error(t, x.Release(ctx))
+		assert.Equal(t, 990*time.Millisecond, time.Since(begun))
+	})
+}
+
+func TestAReleaseThatIsCutShortGoesOnByItself(t *testing.T) {
+	for name, hold := range map[string]func(p *party) interface{ Release() }{
+		"before it is sent":   func(p *party) interface{ Release() } { return p.fault.Next(1, nil).Hold() },
+		"before it is heard":  func(p *party) interface{ Release() } { return p.fault.Next(1, nil).HoldReply() },
+		"and sent once again": func(p *party) interface{ Release() } { return p.fault.Next(2, nil).HoldReply() },
+	} {
+		inBubble(t, func(t *testing.T, w *world) {
+			p := w.party()
+			x, err := p.TryAcquire(t.Context(), "k", time.Minute)
+			require.NoError(t, err)
+			held := hold(p)
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			err = x.Release(ctx)
+			require.ErrorIs(t, err, context.DeadlineExceeded, name)
+			require.NotErrorIs(t, err, ErrLost)
+			assert.ErrorContains(t, err, "the key may live until its ttl has passed")
+			assert.False(t, x.Valid(), "not trusted any more")
+			require.ErrorIs(t, x.Renew(t.Context()), ErrReleased, "nor renewed")
+
+			time.Sleep(5 * time.Second)
+			assert.Empty(t, w.owner("k"), name)
+			require.ErrorIs(t, x.Err(), ErrReleased)
+			require.NoError(t, x.Release(t.Context()))
+			held.Release()
+			synctest.Wait()
+			assert.Empty(t, p.heard("lost"))
+		})
+	}
+}
+
+func TestAFailedReleaseCanBeCalledAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		x, err := p.TryAcquire(t.Context(), "k", time.Minute)
+		require.NoError(t, err)
+		done := x.Done()
+		w.m.SetError("NOPERM not now") // nothing repeats it by itself
+		err = x.Release(t.Context())
+		var server redis.Error
+		require.ErrorAs(t, err, &server)
+		time.Sleep(time.Second)
+		assert.Equal(t, x.Token(), w.owner("k"))
+		require.NoError(t, x.Err(), "only a definite answer makes it released")
+		select {
+		case <-done:
+			assert.Fail(t, "it is done")
+		default:
+		}
+		w.m.SetError("")
+		require.NoError(t, x.Release(t.Context()))
+		assert.Empty(t, w.owner("k"))
+		<-done
+		assert.True(t, p.heard("released")[1].Clean, "a refused one did nothing, so this one did")
+	})
+}
+
+func TestAFailedReleaseIsRepeatedUntilRedisIsBack(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		x, err := p.TryAcquire(t.Context(), "k", time.Minute)
+		require.NoError(t, err)
+		p.fault.Every(nil).Fail(&net.OpError{Op: "dial", Err: errNetwork})
+		require.ErrorIs(t, x.Release(t.Context()), errNetwork)
+		time.Sleep(3 * time.Second)
+		p.fault.Clear()
+		time.Sleep(1100 * time.Millisecond)
+		assert.Empty(t, w.owner("k"))
+		require.ErrorIs(t, x.Err(), ErrReleased)
+		released := p.heard("released")
+		require.Len(t, released, 2, "that it failed, once, and that it came about")
+		assert.False(t, released[0].Clean)
+		assert.True(t, released[1].Clean)
+	})
+}
+
+func TestReleaseMayBeRepeated(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		x, err := p.TryAcquire(t.Context(), "k", time.Minute)
+		require.NoError(t, err)
+		for range 3 {
+			require.NoError(t, x.Release(t.Context()))
+			require.ErrorIs(t, x.Err(), ErrReleased)
+			assert.False(t, x.Valid())
+		}
+		assert.Len(t, p.fault.Sent(), 2)
+		require.ErrorIs(t, x.Renew(t.Context()), ErrReleased)
+		require.ErrorIs(t, x.EnsureFor(t.Context(), time.Second), ErrReleased)
+		assert.Len(t, p.heard("released"), 1)
+
+		// Not even by what comes later to the key.
+		w.take("k", time.Minute)
+		require.NoError(t, x.Release(t.Context()))
+	})
+}
+
+func TestConcurrentReleasesAreOne(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		x, err := p.TryAcquire(t.Context(), "k", time.Minute)
+		require.NoError(t, err)
+		hold := p.fault.Next(5, nil).Hold()
+		var all sync.WaitGroup
+		for range 5 {
+			all.Go(func() { assert.NoError(t, x.Release(t.Context())) })
+		}
+		<-hold.Arrived()
+		synctest.Wait()
+		hold.Release()
+		all.Wait()
+		assert.Len(t, p.heard("released"), 1)
+		require.ErrorIs(t, x.Err(), ErrReleased)
+	})
+}
+
+// Sent twice by go-redis, the first having done the work: no loss.
+func TestAReleaseThatGoRedisSentTwiceIsAReleaseThatIsNotClean(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		x, err := p.TryAcquire(t.Context(), "k", time.Minute)
+		require.NoError(t, err)
+		p.wire.DropReplies(1, "evalsha")
+		require.NoError(t, x.Release(t.Context()))
+		require.ErrorIs(t, x.Err(), ErrReleased)
+		assert.False(t, p.heard("released")[0].Clean)
+		assert.EqualValues(t, 1, p.Stats().Unclean)
+
+		// Sent once, "not ours" is a loss.
+		x, err = p.TryAcquire(t.Context(), "k", time.Minute)
+		require.NoError(t, err)
+		w.m.Del("k")
+		require.ErrorIs(t, x.Release(t.Context()), ErrLost)
+		require.ErrorIs(t, x.Release(t.Context()), ErrLost)
+		require.ErrorIs(t, x.Err(), ErrLost)
+
+		// Also when Redis had forgotten the script, which makes two sends of one release.
+		x, err = p.TryAcquire(t.Context(), "k", time.Minute)
+		require.NoError(t, err)
+		w.m.Del("k")
+		require.NoError(t, w.raw.ScriptFlush(t.Context()).Err())
+		require.ErrorIs(t, x.Release(t.Context()), ErrLost)
+	})
+}
+
+func TestALostLeaseIsReleasedAllTheSame(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		x, err := p.TryAcquire(t.Context(), "k", time.Minute, WithMaxHold(time.Second))
+		require.NoError(t, err)
+		awaitEnd(x)
+		assert.NotEmpty(t, w.owner("k"))
+		require.ErrorIs(t, x.Release(t.Context()), ErrLost)
+		assert.Empty(t, w.owner("k"), "others need not wait for its ttl")
+		assert.Len(t, p.heard("lost"), 1)
+	})
+}
+
+func TestALeaseMayBePassedToAnotherGoroutine(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		leases := make(chan *Lease)
+		go func() {
+			x, err := p.TryAcquire(t.Context(), "k", time.Minute)
+			assert.NoError(t, err)
+			leases <- x
+		}()
+		x := <-leases
+		require.NoError(t, x.Renew(t.Context()))
+		require.NoError(t, x.Release(t.Context()))
+	})
+}

@@ -1,0 +1,307 @@
+package leasehold
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-leasehold/leasehold/internal/redistest"
+)
+
+// What only a real server does: it is full, read-only, restricted, restarted, failed over.
+
+// once is a client that leaves every retry to us.
+func once(o *redis.Options) { o.MaxRetries = -1 }
+
+// refusedFor requires an error of the server's, with that code, that time can cure.
+func refusedFor(t *testing.T, err error, code string) {
+	t.Helper()
+	var server redis.Error
+	require.ErrorAs(t, err, &server)
+	assert.True(t, redis.HasErrorPrefix(err, code), "%v", err)
+	assert.True(t, transient(err), "%v", err)
+	assert.Empty(t, kindsOf(err))
+}
+
+// keysOf is the keyspace, each key with its TTL in whole seconds.
+func keysOf(t *testing.T, c *redis.Client) map[string]int {
+	keys := map[string]int{}
+	for _, key := range c.Keys(t.Context(), "*").Val() {
+		keys[key] = int(c.TTL(t.Context(), key).Val().Seconds())
+	}
+	return keys
+}
+
+// What INFO says of the scripts that an uncontended acquire and release sent, and how many commands they ran.
+func TestAnUncontendedCycleIsTwoCommandsInTwoRoundTrips(t *testing.T) {
+	t.Parallel()
+	c := redistest.Server(t).Client()
+	log := &trips{}
+	c.AddHook(log)
+	l := New(c)
+	defer l.Close()
+	cycle := func() {
+		lease, err := l.TryAcquire(t.Context(), "k", time.Minute)
+		require.NoError(t, err)
+		require.NoError(t, lease.Release(t.Context()))
+	}
+	cycle() // teaches the server the scripts
+	require.NoError(t, c.ConfigResetStat(t.Context()).Err())
+	log.sizes = nil
+	const n = 10
+	for range n {
+		cycle()
+	}
+	assert.Equal(t, slices.Repeat([]int{1}, 2*n), log.sizes)
+	stats := c.Info(t.Context(), "commandstats").Val()
+	assert.Contains(t, stats, fmt.Sprintf("cmdstat_evalsha:calls=%d,", 2*n))
+	assert.NotContains(t, stats, "cmdstat_eval:")
+}
+
+func TestFullServerRefusesNewLocksAndNothingElse(t *testing.T) {
+	t.Parallel()
+	c := redistest.Server(t).Client(once)
+	ctx, d, o := t.Context(), storeOn(t, c), &options{}
+	mine := &request{key: "k", token: "AAAAAAAAAAAAAAAA.mine", px: 60_000, o: o}
+	next := &request{key: "k", token: "AAAAAAAAAAAAAAAA.next", px: 60_000, o: o}
+	other := &request{key: "k", token: "AAAAAAAAAAAAAAAA.other", px: 60_000, o: o}
+	for _, r := range []*request{mine, next} {
+		_, _, err := d.acquire(ctx, r, modeJoin, callBound)
+		require.NoError(t, err)
+	}
+	require.NoError(t, c.ConfigSet(ctx, "maxmemory", "1").Err())
+	before := keysOf(t, c)
+
+	for _, mode := range []string{modeTry, modeJoin} {
+		free := &request{key: "free", token: "AAAAAAAAAAAAAAAA.free", px: 60_000, o: o}
+		_, _, err := d.acquire(ctx, free, mode, callBound)
+		refusedFor(t, err, "OOM")
+	}
+	_, _, err := d.acquire(ctx, other, modeJoin, callBound)
+	refusedFor(t, err, "OOM")
+	ans, _, err := d.acquire(ctx, other, modeTry, callBound)
+	require.NoError(t, err)
+	assert.Equal(t, held, ans.state)
+	assert.Equal(t, before, keysOf(t, c))
+
+	waiters, err := d.renew(ctx, mine, callBound)
+	require.NoError(t, err)
+	assert.Equal(t, 1, waiters)
+	ans, _, err = d.acquire(ctx, mine, modeAdopt, callBound)
+	require.NoError(t, err)
+	assert.Equal(t, granted, ans.state)
+	what, _, err := d.release(ctx, other, modeUndo, callBound)
+	require.NoError(t, err)
+	assert.Equal(t, releasedNothing, what)
+	what, _, err = d.release(ctx, mine, modeRelease, callBound)
+	require.NoError(t, err)
+	assert.Equal(t, releasedLock, what)
+	assert.Equal(t, next.token, c.Get(ctx, "k").Val(), "not handed to the waiter")
+	what, _, err = d.release(ctx, next, modeUndo, callBound)
+	require.NoError(t, err)
+	assert.Equal(t, releasedLock, what)
+	ans, _, err = d.acquire(ctx, next, modeJoin, callBound)
+	require.NoError(t, err)
+	assert.Equal(t, gone, ans.state, "the tombstone is missing")
+	for key, ttl := range keysOf(t, c) {
+		assert.Positive(t, ttl, key)
+	}
+	assert.NotContains(t, keysOf(t, c), "k")
+}
+
+// A server that takes no writes refuses them all, for as long as it does; nothing is half done.
+func TestServerThatTakesNoWrites(t *testing.T) {
+	t.Parallel()
+	for code, refuse := range map[string]func(c *redis.Client, s *redistest.RedisServer) (back func()){
+		"NOREPLICAS": func(c *redis.Client, _ *redistest.RedisServer) func() {
+			require.NoError(t, c.ConfigSet(t.Context(), "min-replicas-to-write", "1").Err())
+			return func() { require.NoError(t, c.ConfigSet(t.Context(), "min-replicas-to-write", "0").Err()) }
+		},
+		"MISCONF": func(c *redis.Client, _ *redistest.RedisServer) func() {
+			dir := c.ConfigGet(t.Context(), "dir").Val()["dir"]
+			require.NoError(t, os.Rename(dir, dir+".away"))
+			require.NoError(t, os.RemoveAll(dir+".away")) // it cannot save
+			require.NoError(t, c.ConfigSet(t.Context(), "save", "3600 1").Err())
+			require.NoError(t, c.BgSave(t.Context()).Err())
+			require.Eventually(t, func() bool { return redis.HasErrorPrefix(c.Set(t.Context(), "x", 1, time.Second).Err(), "MISCONF") }, 10*time.Second, time.Millisecond)
+			return func() { require.NoError(t, c.ConfigSet(t.Context(), "save", "").Err()) }
+		},
+		"READONLY": func(c *redis.Client, _ *redistest.RedisServer) func() {
+			require.NoError(t, c.ReplicaOf(t.Context(), "127.0.0.1", "1").Err())
+			return func() { require.NoError(t, c.ReplicaOf(t.Context(), "NO", "ONE").Err()) }
+		},
+	} {
+		s := redistest.Server(t)
+		c := s.Client(once)
+		ctx := t.Context()
+		l := New(c)
+		lease, err := l.TryAcquire(ctx, "k", time.Minute)
+		require.NoError(t, err)
+		back := refuse(c, s)
+		before := c.Get(ctx, "k").Val()
+
+		_, err = l.TryAcquire(ctx, "free", time.Minute)
+		refusedFor(t, err, code)
+		brief, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+		_, err = l.Acquire(brief, "free", time.Minute) // waited out, as far as ctx allows
+		cancel()
+		assert.Equal(t, []string{"deadline"}, kindsOf(err))
+		assert.True(t, redis.HasErrorPrefix(err, code), "%v", err)
+		refusedFor(t, lease.Renew(ctx), code)
+		assert.True(t, lease.Valid())
+		refusedFor(t, l.ForceRelease(ctx, "k"), code)
+		refusedFor(t, lease.Release(ctx), code)
+		assert.Equal(t, before, c.Get(ctx, "k").Val())
+		state, err := l.Inspect(ctx, "k")
+		require.NoError(t, err)
+		assert.True(t, state.Held)
+
+		back()
+		require.NoError(t, lease.Release(ctx))
+		lease, err = l.TryAcquire(ctx, "free", time.Minute)
+		require.NoError(t, err)
+		require.NoError(t, lease.Release(ctx))
+		require.NoError(t, l.Close())
+		s.Kill()
+	}
+}
+
+func TestRightsOfTheUser(t *testing.T) {
+	t.Parallel()
+	s := redistest.Server(t)
+	admin := s.Client()
+	as := func(t *testing.T, rules ...any) *redis.Client {
+		name := strings.ReplaceAll(t.Name(), "/", ".")
+		args := append([]any{"ACL", "SETUSER", name, "reset", "on", "nopass"}, rules...)
+		require.NoError(t, admin.Do(t.Context(), args...).Err())
+		return s.Client(func(o *redis.Options) { o.Username, o.Password = name, "any" })
+	}
+	type use struct {
+		key, prefix string
+		rules       []any
+	}
+
+	for name, u := range map[string]use{
+		"a prefix":       {"k1", "p:", []any{"~p:*", "&p:*", "+@all"}},
+		"a tag":          {"k2", "{t}:", []any{"~{t}:*", "&{t}:*", "+@all"}},
+		"one key":        {"k3", "", []any{"~k3", "~leasehold:*{k3}*", "&leasehold:*", "+@all"}},
+		"no SUBSCRIBE":   {"k4", "", []any{"~*", "&*", "+@all", "-subscribe"}},
+		"no PUBLISH":     {"k5", "", []any{"~*", "&*", "+@all", "-publish"}},
+		"no channel":     {"k6", "", []any{"~*", "resetchannels", "+@all"}},
+		"no key command": {"k7", "", []any{"~*", "&*", "+@all", "-keys", "-scan", "-flushall"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, c := t.Context(), as(t, u.rules...)
+			one, two := New(c, WithKeyPrefix(u.prefix)), New(c, WithKeyPrefix(u.prefix))
+			lease, err := one.TryAcquire(ctx, u.key, time.Minute)
+			require.NoError(t, err)
+			next := make(chan *Lease)
+			go func() {
+				lease, err := two.Acquire(ctx, u.key, time.Minute)
+				assert.NoError(t, err)
+				next <- lease
+			}()
+			require.Eventually(t, func() bool {
+				state, err := one.Inspect(ctx, u.key)
+				return err == nil && state.Waiters == 1
+			}, 10*time.Second, time.Millisecond)
+			require.NoError(t, lease.Renew(ctx))
+			require.NoError(t, lease.Release(ctx))
+			lease = <-next
+			require.NotNil(t, lease)
+			require.NoError(t, lease.Release(ctx))
+			require.NoError(t, one.Close())
+			require.NoError(t, two.Close())
+		})
+	}
+
+	for name, u := range map[string]use{
+		"no script":    {"k", "", []any{"~*", "&*", "+@all", "-@scripting"}},
+		"other prefix": {"k", "p:", []any{"~q:*", "&*", "+@all"}},
+		"nothing":      {"k", "", []any{"~*", "&*", "-@all", "+hello", "+client"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := New(as(t, u.rules...), WithKeyPrefix(u.prefix))
+			for _, e := range entryPoints(t) {
+				err := e.call(l, u.key, time.Minute)
+				var server redis.Error
+				require.ErrorAs(t, err, &server, e.name)
+				assert.True(t, redis.HasErrorPrefix(err, "NOPERM"), "%s: %v", e.name, err)
+				assert.False(t, transient(err), e.name)
+				assert.Empty(t, kindsOf(err))
+			}
+			require.NoError(t, l.Close())
+		})
+	}
+}
+
+// Whatever becomes of the counter, a later lease has a higher fencing token.
+func TestFencingTokensRiseWhateverHappensToTheServer(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	var last int64
+	rises := func(after string, c *redis.Client) {
+		t.Helper()
+		d := storeOn(t, c)
+		for i := range 3 {
+			r := &request{key: "k", token: fmt.Sprint(after, i), px: 60_000, o: &options{}}
+			ans, _, err := d.acquire(ctx, r, modeTry, callBound)
+			require.NoError(t, err, after)
+			require.Equal(t, granted, ans.state, after)
+			require.Greater(t, ans.fence, last, after)
+			again, _, err := d.acquire(ctx, r, modeTry, callBound)
+			require.NoError(t, err)
+			require.Equal(t, ans, again, after)
+			last = ans.fence
+			_, _, err = d.release(ctx, r, modeRelease, callBound)
+			require.NoError(t, err, after)
+		}
+		assert.Positive(t, c.PTTL(ctx, "leasehold:fence:{k}").Val(), after)
+	}
+
+	s := redistest.Server(t)
+	c := s.Client()
+	rises("the start", c)
+	require.NoError(t, c.FlushAll(ctx).Err())
+	rises("FLUSHALL", c)
+	require.NoError(t, c.Del(ctx, "leasehold:fence:{k}").Err())
+	rises("its deletion", c)
+	require.NoError(t, c.PExpire(ctx, "leasehold:fence:{k}", time.Millisecond).Err())
+	require.Eventually(t, func() bool { return c.Exists(ctx, "leasehold:fence:{k}").Val() == 0 }, 10*time.Second, time.Millisecond)
+	rises("its expiry", c)
+	require.NoError(t, c.Do(ctx, "SWAPDB", 0, 1).Err())
+	rises("SWAPDB", c)
+	require.NoError(t, c.Do(ctx, "SWAPDB", 0, 1).Err())
+	rises("SWAPDB back to an older counter", c)
+	require.NoError(t, c.ScriptFlush(ctx).Err())
+	rises("SCRIPT FLUSH", c)
+	s.Restart()
+	rises("a restart without persistence", c)
+
+	replica := redistest.Replica(t, s)
+	rises("replication", c)
+	replica.Stop()
+	rises("writes that the replica misses", c)
+	s.Kill()
+	replica.Cont()
+	c = replica.Client()
+	require.NoError(t, c.ReplicaOf(ctx, "NO", "ONE").Err())
+	rises("a failover", c)
+
+	// A counter ahead of the clock goes on, and lives until the clock has passed it and a week longer.
+	ahead := time.Now().Add(24 * time.Hour).UnixMicro()
+	require.NoError(t, c.Set(ctx, "leasehold:fence:{k}", ahead, time.Hour).Err())
+	rises("a clock set back", c)
+	assert.Equal(t, ahead+3, last)
+	assert.InDelta(t, (8 * 24 * time.Hour).Seconds(), c.TTL(ctx, "leasehold:fence:{k}").Val().Seconds(), 60)
+}

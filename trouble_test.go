@@ -1,0 +1,250 @@
+package leasehold
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// blocked are the ways in which a server does not answer.
+var blocked = map[string]func(p *party){
+	"it accepts and never answers": func(p *party) { p.wire.BlackHole() },
+	"it refuses":                   func(p *party) { p.wire.Refuse() },
+	"it is slow":                   func(p *party) { p.wire.Delay(20 * time.Second) },
+}
+
+// Whatever the client's own timeouts are.
+func TestEveryCallReturnsWithItsContext(t *testing.T) {
+	const patience = 150 * time.Millisecond
+	for how, block := range blocked {
+		t.Run(how, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, w *world) {
+				p := w.party()
+				x, err := p.TryAcquire(t.Context(), "mine", time.Minute)
+				require.NoError(t, err)
+				y, err := p.TryAcquire(t.Context(), "other", time.Minute)
+				require.NoError(t, err)
+				time.Sleep(time.Second)
+				block(p)
+				for name, call := range map[string]func(ctx context.Context) error{
+					"TryAcquire":   func(ctx context.Context) error { _, err := p.TryAcquire(ctx, "a", time.Minute); return err },
+					"Acquire":      func(ctx context.Context) error { _, err := p.Acquire(ctx, "b", time.Minute); return err },
+					"Adopt":        func(ctx context.Context) error { _, err := p.Adopt(ctx, "c", "t", time.Minute); return err },
+					"WithLock":     func(ctx context.Context) error { return p.WithLock(ctx, "d", time.Minute, nil) },
+					"Inspect":      func(ctx context.Context) error { _, err := p.Inspect(ctx, "e"); return err },
+					"ForceRelease": func(ctx context.Context) error { return p.ForceRelease(ctx, "f") },
+					"Renew":        func(ctx context.Context) error { return x.Renew(ctx) },
+					"EnsureFor":    func(ctx context.Context) error { return x.EnsureFor(ctx, 59*time.Second) },
+					"Release":      func(ctx context.Context) error { return y.Release(ctx) },
+				} {
+					ctx, cancel := context.WithTimeout(t.Context(), patience)
+					begun := time.Now()
+					err := call(ctx)
+					took := time.Since(begun)
+					cancel()
+					require.Error(t, err, name)
+					require.NotErrorIs(t, err, ErrHeld, name)
+					require.NotErrorIs(t, err, ErrLost, name)
+					assert.LessOrEqual(t, took, patience, name)
+				}
+				assert.True(t, x.Valid())
+			})
+		})
+	}
+}
+
+func TestEveryCallHasABoundOfItsOwn(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		x, err := p.TryAcquire(t.Context(), "mine", time.Minute)
+		require.NoError(t, err)
+		y, err := p.TryAcquire(t.Context(), "other", time.Minute)
+		require.NoError(t, err)
+		p.wire.BlackHole()
+		for name, call := range map[string]func() error{
+			"TryAcquire":   func() error { _, err := p.TryAcquire(t.Context(), "a", time.Minute); return err },
+			"TryWithLock":  func() error { return p.TryWithLock(t.Context(), "a", time.Minute, nil) },
+			"Adopt":        func() error { _, err := p.Adopt(t.Context(), "c", "t", time.Minute); return err },
+			"Inspect":      func() error { _, err := p.Inspect(t.Context(), "e"); return err },
+			"ForceRelease": func() error { return p.ForceRelease(t.Context(), "f") },
+			"Renew":        func() error { return x.Renew(t.Context()) },
+			"Release":      func() error { return y.Release(t.Context()) },
+		} {
+			begun := time.Now()
+			err := call()
+			require.Error(t, err, name)
+			assert.Contains(t, err.Error(), "no answer from redis within", name)
+			require.NotErrorIs(t, err, context.DeadlineExceeded, "%s: it is not the caller's deadline", name)
+			assert.LessOrEqual(t, time.Since(begun), callBound, name)
+		}
+	})
+}
+
+func TestTroubleThatTimeCannotCureEndsAnAcquireAtOnce(t *testing.T) {
+	for _, msg := range []string{
+		"NOAUTH Authentication required.",
+		"NOPERM User app has no permissions to run the 'evalsha' command",
+		"ERR unknown command 'evalsha'",
+		"WRONGPASS invalid username-password pair or user is disabled.",
+		"CROSSSLOT Keys in request don't hash to the same slot",
+	} {
+		inBubble(t, func(t *testing.T, w *world) {
+			p := w.party()
+			_, err := p.Inspect(t.Context(), "k") // a connection from before
+			require.NoError(t, err)
+			w.m.SetError(msg)
+			begun := time.Now()
+			_, err = p.Acquire(t.Context(), "k", time.Second)
+			w.m.SetError("")
+			assert.Zero(t, time.Since(begun))
+			var server redis.Error
+			require.ErrorAs(t, err, &server)
+			assert.Equal(t, msg, server.Error())
+			require.NotErrorIs(t, err, ErrHeld)
+			assert.LessOrEqual(t, len(p.fault.Sent()), 3, "it was tried again")
+		})
+	}
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		for key, make := range map[string]func(){
+			"a list": func() { w.m.Lpush("a list", "v") },
+			"a hash": func() { w.m.HSet("a hash", "f", "v") },
+			"a set":  func() { w.m.SAdd("a set", "v") },
+		} {
+			make()
+			w.m.SetTTL(key, time.Hour)
+			before := w.m.Dump()
+			_, err := p.Acquire(t.Context(), key, time.Second)
+			assert.ErrorContains(t, err, "WRONGTYPE", key)
+			_, err = p.TryAcquire(t.Context(), key, time.Second)
+			assert.ErrorContains(t, err, "WRONGTYPE", key)
+			synctest.Wait()
+			assert.Equal(t, before, w.m.Dump(), "it was changed")
+		}
+	})
+}
+
+// trouble is what Redis may answer, or not, for a while.
+var trouble = map[string]struct{ begin, end func(w *world, p *party) }{
+	"refused":     {func(_ *world, p *party) { p.wire.Refuse() }, func(_ *world, p *party) { p.wire.Pass() }},
+	"black hole":  {func(_ *world, p *party) { p.wire.BlackHole() }, func(_ *world, p *party) { p.wire.Pass() }},
+	"failed":      {func(_ *world, p *party) { p.fault.Every(nil).Fail(errNetwork) }, func(_ *world, p *party) { p.fault.Clear() }},
+	"LOADING":     answers("LOADING Redis is loading the dataset in memory"),
+	"READONLY":    answers("READONLY You can't write against a read only replica."),
+	"TRYAGAIN":    answers("TRYAGAIN Multiple keys request during rehashing of slot"),
+	"CLUSTERDOWN": answers("CLUSTERDOWN Hash slot not served"),
+	"MASTERDOWN":  answers("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."),
+	"OOM":         answers("OOM command not allowed when used memory > 'maxmemory'."),
+	"MISCONF":     answers("MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk."),
+	"in a script": answers("ERR Error running script (call to f_0): @user_script:7: READONLY You can't write against a read only replica."),
+	"max clients": answers("ERR max number of clients reached"),
+}
+
+func answers(msg string) struct{ begin, end func(w *world, p *party) } {
+	return struct{ begin, end func(w *world, p *party) }{
+		func(w *world, _ *party) { w.m.SetError(msg) },
+		func(w *world, _ *party) { w.m.SetError("") },
+	}
+}
+
+func TestTroubleThatPassesIsWaitedOutByAcquireOnly(t *testing.T) {
+	for name, trouble := range trouble {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, w *world) {
+				p := w.party()
+				_, err := p.Inspect(t.Context(), "k")
+				require.NoError(t, err)
+				trouble.begin(w, p)
+				sent := len(p.fault.Sent())
+				_, err = p.TryAcquire(t.Context(), "try", time.Minute)
+				require.Error(t, err)
+				require.NotErrorIs(t, err, ErrHeld)
+
+				got := beside(func() (*Lease, error) { return p.Acquire(t.Context(), "k", time.Minute) })
+				time.Sleep(10 * time.Second)
+				assert.Empty(t, got)
+				assert.Less(t, len(p.fault.Sent())-sent, 60, "errors must not spin")
+				trouble.end(w, p)
+				time.Sleep(20 * time.Second) // go-redis dials once a second, and gives up a call after many
+				r := <-got
+				require.NoError(t, r.err)
+				assert.LessOrEqual(t, r.took, 17*time.Second)
+			})
+		})
+	}
+}
+
+func TestAWaitThatEndsNamesItsReasonAndItsEnd(t *testing.T) {
+	for name, trouble := range trouble {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, w *world) {
+				p := w.party()
+				_, err := p.Inspect(t.Context(), "k")
+				require.NoError(t, err)
+				trouble.begin(w, p)
+				cause := errors.New("the request is over")
+				ctx, cancel := context.WithTimeoutCause(t.Context(), 5*time.Second, cause)
+				defer cancel()
+				begun := time.Now()
+				_, err = p.Acquire(ctx, "k", time.Minute)
+				trouble.end(w, p)
+				assert.Equal(t, 5*time.Second, time.Since(begun))
+				require.ErrorIs(t, err, cause)
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				require.NotErrorIs(t, err, ErrHeld)
+				switch name {
+				case "refused", "black hole":
+					assert.ErrorContains(t, err, "no answer from redis within 1s: the request is over")
+				case "failed":
+					require.ErrorIs(t, err, errNetwork)
+				default:
+					var server redis.Error
+					require.ErrorAs(t, err, &server)
+				}
+			})
+		})
+	}
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		w.take("k", time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		_, err := p.Acquire(ctx, "k", time.Minute)
+		require.ErrorIs(t, err, ErrHeld)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.EqualError(t, err, fmt.Sprintf("leasehold: acquire %q: held by another: context deadline exceeded", "k"))
+	})
+}
+
+func TestManyCallsToAServerThatDoesNotAnswerReturnOnTime(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		_, err := p.Inspect(t.Context(), "k")
+		require.NoError(t, err)
+		p.wire.BlackHole()
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		var calls []<-chan result
+		for i := range 200 {
+			calls = append(calls, beside(func() (*Lease, error) { return p.Acquire(ctx, strconv.Itoa(i), time.Minute) }))
+		}
+		synctest.Wait()
+		for _, call := range calls {
+			r := <-call
+			require.ErrorIs(t, r.err, context.DeadlineExceeded)
+			assert.Equal(t, 100*time.Millisecond, r.took)
+		}
+		assert.LessOrEqual(t, len(goroutines()), 200+maxFlights, "the clean-ups, and the round trips that are stuck")
+		p.wire.Pass()
+		time.Sleep(time.Minute)
+		assert.Empty(t, goroutines())
+	})
+}

@@ -1,0 +1,276 @@
+package leasehold
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2/server"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-leasehold/leasehold/internal/redistest"
+)
+
+// subscribers is how many connections listen.
+func (w *world) subscribers() (n int) {
+	for _, channel := range w.m.PubSubChannels("*") {
+		n += w.m.PubSubNumSub(channel)[channel]
+	}
+	return n
+}
+
+func TestOneSubscriptionServesAllWaitersOfALocker(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		x, err := p.TryAcquire(t.Context(), "0", time.Minute)
+		require.NoError(t, err)
+		require.NoError(t, x.Release(t.Context()))
+		assert.Zero(t, w.subscribers(), "who does not wait does not listen")
+		w.take("0", time.Minute)
+		_, err = p.TryAcquire(t.Context(), "0", time.Minute)
+		require.ErrorIs(t, err, ErrHeld)
+		assert.Zero(t, w.subscribers())
+
+		ctx, cancel := context.WithCancel(t.Context())
+		var waiting []<-chan result
+		for i := range 50 {
+			w.take(fmt.Sprint(i), time.Minute)
+			waiting = append(waiting, beside(func() (*Lease, error) { return p.Acquire(ctx, fmt.Sprint(i), time.Minute) }))
+		}
+		time.Sleep(time.Second)
+		assert.Equal(t, 1, w.subscribers())
+		cancel()
+		for _, c := range waiting {
+			require.Error(t, (<-c).err)
+		}
+		p.wakes.mu.Lock()
+		defer p.wakes.mu.Unlock()
+		for _, topic := range p.wakes.topics {
+			assert.Empty(t, topic.stays)
+		}
+	})
+}
+
+func TestASubscriptionIsGivenBackWhenNobodyHasWaitedForAWhile(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		for range 2 {
+			w.take("k", 5*time.Second)
+			x, err := p.Acquire(t.Context(), "k", time.Minute)
+			require.NoError(t, err)
+			assert.Equal(t, 1, w.subscribers())
+			time.Sleep(unused - time.Second)
+			assert.Equal(t, 1, w.subscribers(), "the next may come soon")
+			time.Sleep(2*quiet + time.Second)
+			assert.Zero(t, w.subscribers())
+			assert.Empty(t, goroutines())
+			require.NoError(t, x.Release(t.Context()))
+		}
+	})
+}
+
+// Between a first look and the confirmation of the subscription a message goes by unheard.
+func TestAReleaseBeforeTheSubscriptionStandsIsFoundWhenItDoes(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p, q := w.party(), &party{t: t}
+		var dials atomic.Int32
+		q.start(w.dial(func(o *redis.Options) {
+			dial := o.Dialer
+			o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				if dials.Add(1) == 2 {
+					time.Sleep(300 * time.Millisecond) // that of the subscription
+				}
+				return dial(ctx, network, addr)
+			}
+		}), nil)
+		x, err := p.TryAcquire(t.Context(), "k", time.Minute)
+		require.NoError(t, err)
+		waiting := beside(func() (*Lease, error) { return q.Acquire(t.Context(), "k", time.Minute) })
+		time.Sleep(100 * time.Millisecond)
+		require.Zero(t, w.subscribers())
+		require.NoError(t, x.Release(t.Context()))
+		r := <-waiting
+		require.NoError(t, r.err)
+		assert.Equal(t, 300*time.Millisecond, r.took, "not at the next tick")
+	})
+}
+
+func TestABrokenSubscriptionIsRestored(t *testing.T) {
+	for name, broken := range map[string]func(p *party){
+		"cut":       func(p *party) { p.wire.Cut() },
+		"refused":   func(p *party) { p.wire.Refuse(); time.Sleep(5 * time.Second); p.wire.Pass() },
+		"swallowed": func(p *party) { p.wire.BlackHole(); time.Sleep(20 * time.Second); p.wire.Pass() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, w *world) {
+				p, q := w.party(), w.party()
+				x, err := p.TryAcquire(t.Context(), "k", time.Hour)
+				require.NoError(t, err)
+				waiting := beside(func() (*Lease, error) { return q.Acquire(t.Context(), "k", time.Minute) })
+				time.Sleep(3 * time.Second)
+				broken(q)
+				time.Sleep(15 * time.Second)
+				assert.Equal(t, 1, w.subscribers())
+				begun := time.Now()
+				require.NoError(t, x.Release(t.Context()))
+				require.NoError(t, (<-waiting).err)
+				assert.Zero(t, time.Since(begun))
+				assert.Equal(t, WokenByMessage, q.heard("acquired")[0].Woken)
+			})
+		})
+	}
+}
+
+// A subscription that dies in silence is noticed, though nothing else is the matter.
+func TestASilentSubscriptionIsAskedWhetherItLives(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		var asked atomic.Int32
+		w.m.Server().SetPreHook(func(_ *server.Peer, cmd string, _ ...string) bool {
+			if cmd == "PING" {
+				asked.Add(1)
+			}
+			return false
+		})
+		defer w.m.Server().SetPreHook(nil)
+		w.take("k", time.Minute)
+		_ = beside(func() (*Lease, error) { return p.Acquire(t.Context(), "k", time.Minute) })
+		time.Sleep(30*time.Second + time.Millisecond)
+		assert.EqualValues(t, 6, asked.Load())
+		assert.Equal(t, 1, w.subscribers())
+		w.m.Del("k")
+		time.Sleep(time.Second)
+	})
+}
+
+func TestARefusedSubscriptionIsNotAskedForAgainAtOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		var asked atomic.Int32
+		var refuse atomic.Bool
+		refuse.Store(true)
+		w.m.Server().SetPreHook(func(c *server.Peer, cmd string, _ ...string) bool {
+			if strings.EqualFold(cmd, "SUBSCRIBE") {
+				asked.Add(1)
+				if refuse.Load() {
+					c.WriteError("NOPERM No permissions to access a channel")
+				}
+				return refuse.Load()
+			}
+			return false
+		})
+		defer w.m.Server().SetPreHook(nil)
+		w.take("k", time.Hour)
+		waiting := beside(func() (*Lease, error) { return p.Acquire(t.Context(), "k", time.Minute) })
+		time.Sleep(refused - time.Second)
+		assert.EqualValues(t, 1, asked.Load())
+		refuse.Store(false)
+		time.Sleep(2 * time.Second)
+		assert.Equal(t, 1, w.subscribers(), "the rights were given meanwhile")
+		w.m.Del("k")
+		require.NoError(t, (<-waiting).err)
+	})
+}
+
+func TestMessagesComeThroughBothProtocols(t *testing.T) {
+	for _, protocol := range []int{2, 3} {
+		inBubble(t, func(t *testing.T, w *world) {
+			p, q := w.party(WithOwner("a label with blanks 1 2")), &party{t: t}
+			q.start(w.dial(func(o *redis.Options) { o.Protocol = protocol }), []Option{WithOwner("3 blanks 4 5")})
+			x, err := p.TryAcquire(t.Context(), "k", time.Minute)
+			require.NoError(t, err)
+			waiting := beside(func() (*Lease, error) { return q.Acquire(t.Context(), "k", time.Minute) })
+			time.Sleep(100 * time.Millisecond)
+			require.NoError(t, x.Release(t.Context()))
+			r := <-waiting
+			require.NoError(t, r.err)
+			assert.Equal(t, 100*time.Millisecond, r.took)
+			assert.Equal(t, WokenByMessage, q.heard("acquired")[0].Woken)
+		})
+	}
+}
+
+// Anybody may publish anything.
+func TestWhatElseIsPublishedOnTheChannelIsOnlyAHint(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		w.take("k", 10*time.Second)
+		waiting := beside(func() (*Lease, error) { return p.Acquire(t.Context(), "k", time.Minute, WithAutoRenew(true)) })
+		time.Sleep(100 * time.Millisecond)
+		token := w.line("k")[0]
+		for _, text := range []string{
+			"", " ", "  ", "x", token, token + " ", token + " 1", token + " x 1", token + " 0 0", token + " -1 0", token + " 1 0",
+			token + " 99999999999999999999 0", token + "x 9223372036854775807 0", "another 9223372036854775807 0", strings.Repeat("x", 1<<16),
+		} {
+			assert.Equal(t, 1, w.m.Publish(p.wakes.channel, text))
+			synctest.Wait()
+			assert.Empty(t, waiting, "%q", text)
+		}
+		r := <-waiting
+		require.NoError(t, r.err)
+		assert.Greater(t, r.took, 9*time.Second)
+	})
+}
+
+func TestAGrantOutlastsAHintAndTheNewestIsKept(t *testing.T) {
+	s := &stay{grants: make(chan grant, 1)}
+	s.wake(grant{})
+	s.wake(grant{fence: 1})
+	s.wake(grant{})
+	assert.Equal(t, grant{fence: 1}, <-s.grants)
+	s.wake(grant{fence: 2})
+	s.wake(grant{fence: 3})
+	s.wake(grant{})
+	assert.Equal(t, grant{fence: 3}, <-s.grants)
+	assert.Empty(t, s.grants)
+}
+
+func TestAMessageIsReadFromBehind(t *testing.T) {
+	for payload, want := range map[string]struct {
+		token string
+		grant
+	}{
+		"t 7 2":             {"t", grant{7, 2}},
+		"t with blanks 7 2": {"t with blanks", grant{7, 2}},
+		"t x 2":             {"t", grant{}},
+		"t 7 x":             {"t", grant{}},
+		"t 7":               {"t", grant{}},
+	} {
+		token, g := parseGrant(payload)
+		if want.grant != (grant{}) {
+			assert.Equal(t, want.token, token, payload)
+		}
+		assert.Equal(t, want.grant, g, payload)
+	}
+}
+
+// A user without the right to subscribe or publish waits by the tick.
+func TestWaitingWithoutTheRightsToChannelsOnARealServer(t *testing.T) {
+	t.Parallel()
+	server := redistest.Server(t)
+	admin := server.Client()
+	require.NoError(t, admin.Do(t.Context(), "ACL", "SETUSER", "app", "on", ">secret", "+@all", "~*", "resetchannels").Err())
+	user := func(o *redis.Options) { o.Username, o.Password = "app", "secret" }
+	a, b := New(server.Client(user)), New(server.Client(user))
+	defer func() { assert.NoError(t, a.Close()); assert.NoError(t, b.Close()) }()
+	x, err := a.TryAcquire(t.Context(), "k", time.Minute)
+	require.NoError(t, err)
+	waiting := make(chan error, 1)
+	go func() {
+		_, err := b.Acquire(context.Background(), "k", time.Minute)
+		waiting <- err
+	}()
+	require.Eventually(t, func() bool { s, err := a.Inspect(t.Context(), "k"); return err == nil && s.Waiters == 1 }, 5*time.Second, time.Millisecond)
+	begun := time.Now()
+	require.NoError(t, x.Release(t.Context()), "a message that may not be sent does not stop a release")
+	require.NoError(t, <-waiting)
+	assert.Less(t, time.Since(begun), tick+500*time.Millisecond)
+	assert.EqualValues(t, 1, b.Stats().ByTick)
+}

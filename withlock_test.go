@@ -1,0 +1,365 @@
+package leasehold
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-leasehold/leasehold/internal/redistest"
+)
+
+var errWork = errors.New("the work failed")
+
+// nobodyGetsIn tries for the key every 20 ms, with a Locker of its own, until stop is called.
+func (w *world) nobodyGetsIn(key string) (stop func()) {
+	p := w.party()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			if x, err := p.TryAcquire(context.Background(), key, minTTL); err == nil {
+				assert.Fail(w.t, "somebody got in", "with %d", x.FencingToken())
+				return
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	}()
+	return func() { cancel(); <-done }
+}
+
+func TestWithLockKeepsTheLockForAsLongAsFnRuns(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		var fence int64
+		err := p.WithLock(t.Context(), "k", 300*time.Millisecond, func(ctx context.Context, x *Lease) error {
+			fence = x.FencingToken()
+			stop := w.nobodyGetsIn("k")
+			time.Sleep(3 * time.Second)
+			stop()
+			assert.Equal(t, fence, x.FencingToken(), "it was taken anew")
+			assert.Equal(t, x.Token(), w.owner("k"))
+			return ctx.Err()
+		})
+		require.NoError(t, err)
+		assert.Empty(t, w.owner("k"))
+		released := p.heard("released")
+		require.Len(t, released, 1)
+		assert.True(t, released[0].Clean)
+		assert.InDelta(t, 3*time.Second, released[0].Held, float64(20*time.Millisecond))
+	})
+}
+
+func TestWithLockWithoutRenewalEndsFnsContextAtTheDeadline(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		begun := time.Now()
+		err := p.WithLock(t.Context(), "k", time.Second, func(ctx context.Context, x *Lease) error {
+			<-ctx.Done()
+			assert.Equal(t, 990*time.Millisecond, time.Since(begun), "before Redis lets anybody in")
+			assert.ErrorIs(t, context.Cause(ctx), ErrLost)
+			assert.False(t, x.Valid())
+			return nil
+		}, WithAutoRenew(false))
+		require.ErrorIs(t, err, ErrLost)
+		require.EqualError(t, err, `leasehold: hold "k": lease lost: its time ran out`)
+	})
+}
+
+func TestWithLockDoesNotRunFnWithoutTheLock(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		fn := func(context.Context, *Lease) error { assert.Fail(t, "it ran"); return nil }
+		w.take("k", time.Minute)
+		require.ErrorIs(t, p.TryWithLock(t.Context(), "k", time.Second, fn), ErrHeld)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		err := p.WithLock(ctx, "k", time.Second, fn)
+		require.ErrorIs(t, err, ErrHeld)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+
+		w.m.Lpush("list", "v")
+		w.m.SetTTL("list", time.Minute)
+		require.ErrorContains(t, p.WithLock(t.Context(), "list", time.Second, fn), "WRONGTYPE")
+		require.ErrorIs(t, p.WithLock(t.Context(), "", time.Second, fn), ErrInvalid)
+		p.wire.BlackHole()
+		require.Error(t, p.TryWithLock(t.Context(), "free", time.Second, fn))
+		p.wire.Pass()
+		require.NoError(t, p.Close())
+		require.ErrorIs(t, p.WithLock(t.Context(), "k", time.Second, fn), ErrClosed)
+	})
+}
+
+func TestWithLockTellsALossToFnAndToItsCaller(t *testing.T) {
+	const ttl = time.Second
+	for name, tt := range map[string]struct {
+		lose   func(w *world, p *party)
+		within time.Duration // of the loss
+		why    string
+	}{
+		"the key is deleted":          {func(w *world, _ *party) { w.m.Del("k") }, ttl / 3, "the key is gone or somebody else's"},
+		"Redis is flushed":            {func(w *world, _ *party) { w.m.FlushAll() }, ttl / 3, "the key is gone or somebody else's"},
+		"the token is replaced":       {func(w *world, _ *party) { w.take("k", time.Minute) }, ttl / 3, "the key is gone or somebody else's"},
+		"Redis does not answer":       {func(_ *world, p *party) { p.wire.BlackHole() }, ttl - ttl/100, "its time ran out while renewals failed: no answer from redis within"},
+		"Redis refuses connections":   {func(_ *world, p *party) { p.wire.Refuse() }, ttl - ttl/100, "its time ran out while renewals failed: "},
+		"Redis cannot write":          {func(w *world, _ *party) { w.m.SetError("READONLY replica") }, ttl - ttl/100, "its time ran out while renewals failed: "},
+		"the rights are taken away":   {func(w *world, _ *party) { w.m.SetError("NOPERM no") }, ttl - ttl/100, "its time ran out while renewals failed: NOPERM no"},
+		"the machine has been asleep": {func(_ *world, p *party) { p.skew.Add(int64(time.Hour)) }, ttl / 3, "its time ran out"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, w *world) {
+				p := w.party()
+				err := p.WithLock(t.Context(), "k", ttl, func(ctx context.Context, x *Lease) error {
+					time.Sleep(time.Second)
+					tt.lose(w, p)
+					begun := time.Now()
+					<-ctx.Done()
+					assert.LessOrEqual(t, time.Since(begun), tt.within)
+					assert.ErrorIs(t, context.Cause(ctx), ErrLost)
+					assert.ErrorIs(t, ctx.Err(), context.Canceled)
+					assert.ErrorIs(t, x.Err(), ErrLost)
+					<-x.Done()
+					assert.False(t, x.Valid())
+					w.m.SetError("")
+					p.wire.Pass()
+					return errWork
+				})
+				synctest.Wait() // for the hooks
+				require.ErrorIs(t, err, errWork)
+				require.ErrorIs(t, err, ErrLost)
+				require.ErrorContains(t, err, errWork.Error()+"\n", "fn's error comes first")
+				require.ErrorContains(t, err, tt.why)
+				lost := p.heard("lost")
+				require.Len(t, lost, 1)
+				assert.ErrorContains(t, lost[0].Err, tt.why)
+				assert.Contains(t, p.logged(), "lease lost")
+			})
+		})
+	}
+}
+
+// A loss that only the release finds out about.
+func TestWithLockReportsALossThatItsReleaseFindsOutAbout(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		err := p.WithLock(t.Context(), "k", time.Minute, func(context.Context, *Lease) error {
+			w.take("k", time.Minute)
+			return nil
+		})
+		require.ErrorIs(t, err, ErrLost)
+		assert.Equal(t, "somebody else's token", w.owner("k"))
+		assert.Equal(t, []string{"start", "acquired", "lost"}, p.story())
+	})
+}
+
+// What fn does to unwind is as much in need of the lock as its work.
+func TestWithLockKeepsTheLockWhileFnUnwindsFromACancel(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		cause := errors.New("shutting down")
+		parent, cancel := context.WithCancelCause(t.Context())
+		stop := func() {}
+		err := p.WithLock(parent, "k", 300*time.Millisecond, func(ctx context.Context, x *Lease) error {
+			stop = w.nobodyGetsIn("k")
+			cancel(cause)
+			<-ctx.Done()
+			assert.Equal(t, cause, context.Cause(ctx))
+			time.Sleep(time.Second)
+			assert.True(t, x.Valid())
+			stop()
+			return ctx.Err()
+		})
+		require.ErrorIs(t, err, context.Canceled)
+		require.NotErrorIs(t, err, ErrLost)
+		assert.Empty(t, w.owner("k"), "released in spite of the cancel")
+		assert.GreaterOrEqual(t, len(p.heard("renewed")), 9)
+	})
+}
+
+func TestWithLockReleasesWhenFnPanicsOrEndsItsGoroutine(t *testing.T) {
+	type bomb struct{ n int }
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		value := &bomb{7}
+		func() {
+			defer func() { assert.Same(t, value, recover(), "the original value") }()
+			_ = p.WithLock(t.Context(), "k", time.Minute, func(context.Context, *Lease) error { panic(value) })
+		}()
+		assert.Empty(t, w.owner("k"))
+
+		// Also if the lock was lost: a panic is not turned into an error.
+		func() {
+			defer func() { assert.Same(t, value, recover()) }()
+			_ = p.WithLock(t.Context(), "k", time.Minute, func(context.Context, *Lease) error { w.m.Del("k"); panic(value) })
+		}()
+
+		var after atomic.Bool
+		var gone sync.WaitGroup
+		gone.Go(func() {
+			_ = p.WithLock(t.Context(), "k", time.Minute, func(context.Context, *Lease) error { runtime.Goexit(); return nil })
+			after.Store(true)
+		})
+		gone.Wait()
+		assert.False(t, after.Load())
+		assert.Empty(t, w.owner("k"))
+		p.requireEmpty()
+	})
+}
+
+func TestWithLockIsNotHeldForLongerThanWithMaxHold(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		begun := time.Now()
+		err := p.WithLock(t.Context(), "k", time.Second, func(ctx context.Context, x *Lease) error {
+			<-ctx.Done()
+			assert.Equal(t, 5*time.Second, time.Since(begun))
+			time.Sleep(time.Second) // hangs, and does not listen
+			assert.Empty(t, w.owner("k"), "it is renewed although it is lost")
+			return nil
+		}, WithMaxHold(5*time.Second))
+		require.ErrorIs(t, err, ErrLost)
+		require.EqualError(t, err, `leasehold: hold "k": lease lost: held as long as WithMaxHold allows`)
+	})
+}
+
+// The work was done under a valid lease: that stands, and the failed release is told to the hooks and the log.
+func TestWithLockReturnsFnsResultWhenOnlyTheReleaseFails(t *testing.T) {
+	for name, fail := range map[string]func(w *world, p *party){
+		"MISCONF":    func(w *world, _ *party) { w.m.SetError("MISCONF Errors writing to the AOF file") },
+		"READONLY":   func(w *world, _ *party) { w.m.SetError("READONLY You can't write against a read only replica.") },
+		"NOPERM":     func(w *world, _ *party) { w.m.SetError("NOPERM no") },
+		"no answer":  func(_ *world, p *party) { p.wire.BlackHole() },
+		"no network": func(_ *world, p *party) { p.fault.Every(nil).Fail(errNetwork) },
+	} {
+		for _, result := range []error{nil, errWork} {
+			inBubble(t, func(t *testing.T, w *world) {
+				p := w.party()
+				var x *Lease
+				err := p.WithLock(t.Context(), "k", time.Minute, func(_ context.Context, lease *Lease) error {
+					x = lease
+					fail(w, p)
+					return result
+				})
+				assert.Equal(t, result, err, name)
+				released := p.heard("released")
+				require.Len(t, released, 1)
+				assert.False(t, released[0].Clean)
+				require.Error(t, released[0].Err)
+				assert.Contains(t, p.logged(), "release failed")
+				assert.False(t, x.Valid())
+				assert.Equal(t, x.Token(), w.owner("k"))
+
+				// It is heard of again when a repetition comes through.
+				w.m.SetError("")
+				p.fault.Clear()
+				p.wire.Pass()
+				if name != "NOPERM" { // which no repetition can cure
+					time.Sleep(10 * time.Second)
+					assert.Empty(t, w.owner("k"))
+				}
+			})
+		}
+	}
+}
+
+func TestWithLocksFunctionMayReleaseByItself(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		err := p.WithLock(t.Context(), "k", time.Minute, func(ctx context.Context, x *Lease) error {
+			require.NoError(t, x.Release(ctx))
+			assert.ErrorIs(t, context.Cause(ctx), ErrReleased)
+			time.Sleep(time.Hour)
+			return nil
+		})
+		require.NoError(t, err)
+		assert.Len(t, p.heard("released"), 1)
+		assert.Len(t, p.fault.Sent(), 2)
+	})
+}
+
+func TestWithLocksLeaseIsOverWhenItReturns(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		var kept *Lease
+		var ctx context.Context
+		require.NoError(t, p.WithLock(t.Context(), "k", time.Minute, func(c context.Context, x *Lease) error {
+			kept, ctx = x, c
+			return nil
+		}))
+		assert.False(t, kept.Valid())
+		require.ErrorIs(t, kept.Err(), ErrReleased)
+		require.ErrorIs(t, kept.Renew(t.Context()), ErrReleased)
+		assert.Error(t, ctx.Err())
+		time.Sleep(time.Hour)
+		assert.Len(t, p.fault.Sent(), 2, "it is renewed")
+	})
+}
+
+// Two Lockers, one counter: with the lock nothing is lost, and the order of fencing tokens is that of the holders.
+func TestWithLockExcludes(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		var inside atomic.Int32
+		var fences []int64 // guarded by the lock
+		var all sync.WaitGroup
+		for _, p := range []*party{w.party(), w.party()} {
+			for range 10 {
+				all.Go(func() {
+					for range 5 {
+						err := p.WithLock(t.Context(), "k", time.Second, func(_ context.Context, x *Lease) error {
+							assert.EqualValues(t, 1, inside.Add(1))
+							time.Sleep(7 * time.Millisecond)
+							fences = append(fences, x.FencingToken())
+							inside.Add(-1)
+							return nil
+						})
+						assert.NoError(t, err)
+					}
+				})
+			}
+		}
+		begun := time.Now()
+		all.Wait()
+		assert.Len(t, fences, 100)
+		assert.IsIncreasing(t, fences)
+		assert.LessOrEqual(t, time.Since(begun), 100*7*time.Millisecond+3*time.Second)
+	})
+}
+
+func TestWithLockOnARealServer(t *testing.T) {
+	t.Parallel()
+	server := redistest.Server(t)
+	var lockers []*party
+	for range 2 {
+		p := &party{t: t, real: true}
+		p.start(server.Client(), nil)
+		lockers = append(lockers, p)
+	}
+	var last int64
+	inside, n := 0, 0 // guarded by the lock, as the race detector sees
+	var all sync.WaitGroup
+	for i := range 10 {
+		all.Go(func() {
+			for range 10 {
+				assert.NoError(t, lockers[i%2].WithLock(t.Context(), "k", 2*time.Second, func(_ context.Context, x *Lease) error {
+					inside++
+					assert.Equal(t, 1, inside)
+					assert.Greater(t, x.FencingToken(), last)
+					last = x.FencingToken()
+					n++
+					inside--
+					return nil
+				}))
+			}
+		})
+	}
+	all.Wait()
+	assert.Equal(t, 100, n)
+}

@@ -1,0 +1,316 @@
+package leasehold
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-leasehold/leasehold/internal/redistest"
+)
+
+func init() { logging.Disable() } // go-redis writes to stderr about every connection that a test breaks
+
+// world is a synctest bubble with a miniredis in it. What must hold after every test is checked when it ends: see
+// party.audit and world.audit.
+type world struct {
+	t    *testing.T
+	m    *miniredis.Miniredis
+	dial func(opts ...func(*redis.Options)) *redis.Client
+	raw  *redis.Client // without faults
+}
+
+func inBubble(t *testing.T, test func(t *testing.T, w *world)) {
+	t.Helper()
+	redistest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, dial func(opts ...func(*redis.Options)) *redis.Client) {
+		w := &world{t, m, dial, dial()}
+		for _, sc := range []*script{acquireScript, renewScript, releaseScript, inspectScript} {
+			require.NoError(t, w.raw.ScriptLoad(t.Context(), sc.src).Err()) // or each one's first call would be two commands
+		}
+		t.Cleanup(w.audit)
+		test(t, w)
+	})
+}
+
+// audit: nothing is left in Redis without a TTL.
+func (w *world) audit() {
+	for _, key := range w.m.Keys() {
+		assert.Positive(w.t, w.m.TTL(key), "the key %q has no TTL", key)
+	}
+}
+
+// owner is the value of the key, "" if there is none.
+func (w *world) owner(key string) string {
+	if !w.m.Exists(key) {
+		return ""
+	}
+	value, err := w.m.Get(key)
+	require.NoError(w.t, err)
+	return value
+}
+
+// take gives the key to somebody else, by force.
+func (w *world) take(key string, ttl time.Duration) {
+	require.NoError(w.t, w.m.Set(key, "somebody else's token"))
+	w.m.SetTTL(key, ttl)
+}
+
+// line is who waits for the key, in order.
+func (w *world) line(key string) []string {
+	line := string(derive(nil, "", "line", key))
+	if !w.m.Exists(line) {
+		return nil
+	}
+	tokens, err := w.m.ZMembers(line)
+	require.NoError(w.t, err)
+	return tokens
+}
+
+// party is one Locker with a client of its own, the faults of both, and all that it said.
+type party struct {
+	*Locker
+	t     *testing.T
+	fault *redistest.Fault     // of its calls
+	wire  *redistest.DialFault // of its connections
+	skew  atomic.Int64         // what its wall clock shows too much, in ns
+	deaf  bool                 // some leases have hooks of their own
+	real  bool                 // it is not in a bubble
+
+	mu   sync.Mutex
+	said []heard
+	text bytes.Buffer // of its logger
+}
+
+// heard is what a hook was told.
+type heard struct {
+	hook string
+	Event
+	at time.Time
+}
+
+func (w *world) party(opts ...Option) *party {
+	p := &party{t: w.t}
+	client := w.dial(func(o *redis.Options) {
+		p.wire = redistest.FaultyDialer(o.Dialer)
+		o.Dialer = p.wire.Dial
+	})
+	p.start(client, opts)
+	p.wall = func(t time.Time) int64 { return t.UnixNano() + p.skew.Load() }
+	return p
+}
+
+// start makes the Locker; it is closed and audited when the test ends.
+func (p *party) start(client redis.UniversalClient, opts []Option) {
+	p.fault = redistest.Faulty(client)
+	log := slog.New(slog.NewTextHandler(p, nil))
+	p.Locker = New(client, append([]Option{WithHooks(p.hooks()), WithLogger(log)}, opts...)...)
+	p.t.Cleanup(p.audit)
+}
+
+// Write is its logger's.
+func (p *party) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.text.Write(b)
+}
+
+// logged is all that it logged.
+func (p *party) logged() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.text.String()
+}
+
+func (p *party) hooks() Hooks {
+	note := func(hook string) func(Event) {
+		return func(e Event) {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.said = append(p.said, heard{hook, e, time.Now()})
+		}
+	}
+	with := func(hook string) func(context.Context, Event) {
+		return func(_ context.Context, e Event) { note(hook)(e) }
+	}
+	return Hooks{
+		Start:    func(ctx context.Context, e Event) context.Context { note("start")(e); return ctx },
+		Acquired: with("acquired"),
+		GaveUp:   with("gave up"),
+		Renewed:  note("renewed"),
+		Jeopardy: note("jeopardy"),
+		Lost:     note("lost"),
+		Released: note("released"),
+	}
+}
+
+// heard is what the hooks were told, of one kind.
+func (p *party) heard(hook string) (events []heard) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, h := range p.said {
+		if h.hook == hook {
+			events = append(events, h)
+		}
+	}
+	return events
+}
+
+// story is the order in which the hooks were called.
+func (p *party) story() (hooks []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, h := range p.said {
+		hooks = append(hooks, h.hook)
+	}
+	return hooks
+}
+
+// audit closes the Locker and checks what holds for every one: what it said adds up, it never said a token, and it
+// keeps nothing.
+func (p *party) audit() {
+	t := p.t
+	p.fault.Clear()
+	if p.wire != nil {
+		p.wire.Pass()
+	}
+	_ = p.Close()
+	if !p.real {
+		synctest.Wait()
+	}
+
+	n := map[string]int{}
+	type lease struct {
+		key   string
+		fence int64
+	}
+	lost, released := map[lease]bool{}, map[lease]bool{}
+	for _, h := range p.said {
+		n[h.hook]++
+		if h.Err != nil {
+			assert.NotContains(t, h.Err.Error(), p.id, "a token in an error")
+		}
+		switch x := (lease{h.Key, h.FencingToken}); {
+		case h.hook == "lost":
+			assert.False(t, lost[x], "lost twice: %v", h.Err)
+			lost[x] = true
+		case h.hook == "released" && h.Clean:
+			assert.False(t, released[x], "released twice")
+			released[x] = true
+		}
+	}
+	assert.NotContains(t, p.logged(), p.id, "a token in the log")
+	assert.Equal(t, n["start"], n["acquired"]+n["gave up"], "every start has its end")
+	assert.GreaterOrEqual(t, n["acquired"], n["lost"], "only what was acquired is lost")
+
+	s := p.Stats()
+	if !p.deaf {
+		assert.EqualValues(t, n["acquired"], s.Acquired)
+		assert.EqualValues(t, n["gave up"], s.GaveUp)
+		assert.EqualValues(t, n["renewed"], s.Renewed)
+		assert.EqualValues(t, n["lost"], s.Lost)
+		assert.EqualValues(t, n["released"], s.Released+s.Unclean)
+	}
+	assert.Zero(t, s.Waiting)
+	p.requireEmpty()
+}
+
+// requireEmpty checks that the Locker keeps nothing for any key.
+func (p *party) requireEmpty() {
+	p.t.Helper()
+	leases, _ := kept(p.Locker)
+	assert.Zero(p.t, leases, "the keeper's heap")
+	p.gates.mu.Lock()
+	assert.Empty(p.t, p.gates.keys, "gates")
+	p.gates.mu.Unlock()
+	p.calls.mu.Lock()
+	assert.Zero(p.t, p.calls.n, "calls")
+	p.calls.mu.Unlock()
+}
+
+// kept is what the keeper has in hand.
+func kept(l *Locker) (leases, renewing int) {
+	l.keeper.mu.Lock()
+	defer l.keeper.mu.Unlock()
+	return len(l.keeper.leases), l.keeper.renewing
+}
+
+// goroutines are those that the library has started and not ended.
+func goroutines() (stacks []string) {
+	all := make([]byte, 4<<20)
+	all = all[:runtime.Stack(all, true)]
+	for stack := range strings.SplitSeq(string(all), "\n\n") {
+		// The last frame is where it began. Tests begin elsewhere.
+		if i := strings.LastIndex(stack, "created by "); i >= 0 && ours.MatchString(stack[i:]) {
+			stacks = append(stacks, stack)
+		}
+	}
+	return stacks
+}
+
+var ours = regexp.MustCompile(`^created by github\.com/go-leasehold/leasehold\.\(\*(Locker|Lease|calls|sender|wakes|subscription|keeper)\)`)
+
+// runOf matches the runs of a script, in one mode if any is given.
+func runOf(sc *script, modes ...string) func(redis.Cmder) bool {
+	return func(cmd redis.Cmder) bool {
+		args := cmd.Args()
+		if len(args) < 4 || args[1] != sc.Hash() && args[1] != sc.src {
+			return false
+		}
+		return len(modes) == 0 || slices.ContainsFunc(args, func(arg any) bool {
+			mode, ok := arg.(*string)
+			return ok && slices.Contains(modes, *mode)
+		})
+	}
+}
+
+// await lets everybody go on until nothing moves, and then the time until ok or a second more than the bound has passed.
+func await(t *testing.T, bound time.Duration, ok func() bool) {
+	t.Helper()
+	for begun := time.Now(); !ok(); time.Sleep(time.Millisecond) {
+		if time.Since(begun) > bound {
+			require.Fail(t, "it did not come about", "within %v", bound)
+		}
+		synctest.Wait()
+	}
+}
+
+// awaitEnd waits until the lease has ended and everybody has been told.
+func awaitEnd(x *Lease) {
+	<-x.Done()
+	synctest.Wait()
+}
+
+// result is what a call in a goroutine of its own came to.
+type result struct {
+	lease *Lease
+	err   error
+	took  time.Duration
+}
+
+// beside runs the call in a goroutine of its own.
+func beside(call func() (*Lease, error)) <-chan result {
+	done := make(chan result, 1)
+	begun := time.Now()
+	go func() {
+		x, err := call()
+		done <- result{x, err, time.Since(begun)}
+	}()
+	return done
+}
+
+var errNetwork = errors.New("the network is gone")
