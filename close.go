@@ -3,7 +3,6 @@ package leasehold
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -58,7 +57,7 @@ func (l *Locker) shutDown() error {
 	defer stop()
 	l.calls.wait(last)
 	for _, x := range l.keeper.close(last) {
-		_ = x.end(fmt.Errorf("%w: %w before redis confirmed its release", ErrLost, ErrClosed))
+		_ = x.end(&lossError{LossClosed, "redis did not confirm its release", ErrClosed})
 	}
 	if l.wakes != nil {
 		l.wakes.close(last)

@@ -72,8 +72,28 @@ func invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrInvalid, fmt.Sprintf(format, args...))
 }
 
-// lost gives ErrLost its reason.
-func lost(why string) error { return fmt.Errorf("%w: %s", ErrLost, why) }
+// lossError is ErrLost with its reason.
+type lossError struct {
+	loss  Loss
+	why   string
+	cause error // nil: there is none
+}
+
+func lost(loss Loss, why string) error { return &lossError{loss: loss, why: why} }
+
+func (e *lossError) Error() string {
+	if e.cause == nil {
+		return fmt.Sprintf("%v: %s", ErrLost, e.why)
+	}
+	return fmt.Sprintf("%v: %s: %v", ErrLost, e.why, e.cause)
+}
+
+func (e *lossError) Unwrap() []error {
+	if e.cause == nil {
+		return []error{ErrLost}
+	}
+	return []error{ErrLost, e.cause}
+}
 
 // waitError says how a wait ended: what it was last waiting for, and what ended it.
 type waitError struct {

@@ -195,7 +195,7 @@ func TestEveryErrorIsWhatItSaysAndNothingElse(t *testing.T) {
 func TestErrorPrintsItsOperationKeyAndReason(t *testing.T) {
 	assert.EqualError(t, &Error{Op: "acquire", Key: "a\n\"b\"", Err: ErrHeld}, `leasehold: acquire "a\n\"b\"": held by another`)
 	assert.EqualError(t, &Error{Op: "close", Err: ErrClosed}, "leasehold: close: locker closed")
-	assert.EqualError(t, fmt.Errorf("job 7: %w", &Error{"renew", "k", lost("why")}), `job 7: leasehold: renew "k": lease lost: why`)
+	assert.EqualError(t, fmt.Errorf("job 7: %w", &Error{"renew", "k", lost(LossGone, "why")}), `job 7: leasehold: renew "k": lease lost: why`)
 }
 
 func TestAWaitThatEndsMatchesItsReasonTheCauseAndTheContext(t *testing.T) {

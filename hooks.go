@@ -20,7 +20,9 @@ type Hooks struct {
 	Renewed  func(e Event)                      // by hand or in the background
 	Jeopardy func(e Event)                      // the first renewal that failed after one that did not
 	Lost     func(e Event)                      // the lease ended without being released
-	Released func(e Event)                      // the lease was released, or a release failed
+	// Released: the lease was released, or a release failed. The lease has ended if it was clean or the reason matches
+	// ErrReleased; otherwise another Released or a Lost follows.
+	Released func(e Event)
 }
 
 // Event is what a hook is told. Fields that an event does not have are zero.
@@ -34,6 +36,7 @@ type Event struct {
 	Woken  Wake          // Acquired: what led to the last look
 
 	Held  time.Duration // Lost, Released: since the acquire was sent
+	Loss  Loss          // Lost: the kind of reason
 	Clean bool          // Released: Redis confirmed that the key was ours and is gone
 	Err   error         // GaveUp, Jeopardy, Lost, a release that is not clean: the reason
 }
@@ -47,6 +50,18 @@ const (
 	WokenByMessage Wake = "message" // a release handed the lock over and said so
 	WokenByExpiry  Wake = "expiry"  // the former holder's TTL ran out
 	WokenByTick    Wake = "tick"    // it found the lock at a regular look
+)
+
+// Loss is the kind of reason for which a lease was lost.
+type Loss string
+
+// The ways to lose a lease.
+const (
+	LossExpired  Loss = "expired"         // nothing renewed it in time
+	LossRenewals Loss = "renewals failed" // what was tried failed until the time was over
+	LossMaxHold  Loss = "max hold"        // WithMaxHold allows no more
+	LossGone     Loss = "gone"            // Redis said that the key is gone or somebody else's
+	LossClosed   Loss = "closed"          // Redis had not confirmed its release when Close gave up
 )
 
 // event begins an Event of the attempt or lease.

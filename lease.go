@@ -134,14 +134,13 @@ func (x *Lease) check() error {
 func (x *Lease) overdue() error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	why := "its time ran out"
 	switch {
 	case x.trouble != nil:
-		return fmt.Errorf("%w: its time ran out while renewals failed: %w", ErrLost, x.trouble)
+		return &lossError{LossRenewals, "its time ran out while renewals failed", x.trouble}
 	case x.capped():
-		why = "held as long as WithMaxHold allows"
+		return lost(LossMaxHold, "held as long as WithMaxHold allows")
 	}
-	return lost(why)
+	return lost(LossExpired, "its time ran out")
 }
 
 // Done returns a channel that is closed when the lease is lost or released; at its deadline by a timer, whatever
@@ -299,7 +298,7 @@ func (x *Lease) renewed(begun moment, waiters int, err error) error {
 	}
 	if err == nil && waiters < 0 {
 		x.settle()
-		return x.end(lost("the key is gone or somebody else's"))
+		return x.end(lost(LossGone, "the key is gone or somebody else's"))
 	}
 	x.mu.Lock()
 	before := x.trouble
@@ -355,9 +354,10 @@ func (x *Lease) end(reason error) error {
 	x.mu.Unlock()
 	x.l.keeper.remove(x)
 	x.endContexts(x.err)
-	if errors.Is(reason, ErrLost) {
+	var loss *lossError
+	if errors.As(reason, &loss) {
 		e := x.r.event(x.fence)
-		e.Held, e.Err = time.Since(x.begun.Time), reason
+		e.Held, e.Loss, e.Err = time.Since(x.begun.Time), loss.loss, reason
 		x.l.stats.lost()
 		x.r.o.hook(onLost, e)
 		x.r.o.log(slog.LevelError, "leasehold: lease lost", e)

@@ -281,7 +281,7 @@ func (l *Locker) Adopt(ctx context.Context, key, token string, ttl time.Duration
 		case err != nil:
 			return nil, "", err
 		case ans.state != granted:
-			return nil, "", lost("the token does not hold the key")
+			return nil, "", lost(LossGone, "the token does not hold the key")
 		}
 		x := l.lease(a, begun, ans.fence)
 		if x.deadline.reached(l.now()) {

@@ -6,6 +6,7 @@ import (
 	"hash/maphash"
 	"math"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -69,7 +70,7 @@ func newNode(q *quorum, i int, client redis.UniversalClient, prefix string) *nod
 
 // newNodeCall prepares the run of a node's script: behind the token and the milliseconds stand args.
 func newNodeCall(ctx context.Context, sc *script, r *request, args ...any) *call {
-	c := &call{script: sc, ctx: ctx, key: r.key, px: r.px}
+	c := &call{script: sc, ctx: ctx, key: r.key, px: strconv.AppendInt(nil, r.px, 10)}
 	buf := append(c.buf[:0], r.token...)
 	at := len(buf)
 	buf = derive(buf, r.o.prefix, "fence", r.key)

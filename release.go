@@ -106,7 +106,7 @@ func (x *Lease) releaseAnswered(what int, n sent, err error) (_ error, again boo
 	case ours:
 		over = x.end(ErrReleased)
 	default:
-		over = x.end(lost("at its release the key was gone or somebody else's"))
+		over = x.end(lost(LossGone, "at its release the key was gone or somebody else's"))
 	}
 	if errors.Is(over, ErrLost) { // which was told
 		if err != nil {
@@ -127,7 +127,7 @@ func (x *Lease) releaseAnswered(what int, n sent, err error) (_ error, again boo
 	return x.fail("release", fmt.Errorf("the key may live until its ttl has passed: %w", err)), again
 }
 
-var errUnconfirmed = errors.New("sent twice, and gone at the second answer")
+var errUnconfirmed = fmt.Errorf("%w: sent twice, and gone at the second answer", ErrReleased)
 
 // releaseLater repeats a release while the key can be there.
 func (x *Lease) releaseLater() {

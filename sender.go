@@ -51,8 +51,7 @@ type call struct {
 	script  *script
 	ctx     context.Context // only for its values
 	key     string
-	px      int64
-	mode    string
+	px      name // digits
 	token   countedToken
 	channel name // in a cluster
 	names   [len(kinds)]name
@@ -203,6 +202,13 @@ func (c *call) withdraw() bool {
 	}
 	s.queue = slices.Delete(s.queue, i, i+1)
 	return true
+}
+
+// isIdle reports whether nothing is queued or under way.
+func (s *sender) isIdle() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.queue) == 0 && s.flights == 0
 }
 
 // unstick starts one more round trip if queued calls have waited too long for those under way.

@@ -31,6 +31,12 @@ const (
 	modeForce   = "force"
 )
 
+// modes are the modes as arguments that cost no allocation.
+var modes = map[string]any{
+	modeTry: modeTry, modeJoin: modeJoin, modeLook: modeLook, modeAdopt: modeAdopt,
+	modeRelease: modeRelease, modeUndo: modeUndo, modeForce: modeForce,
+}
+
 // script is one of the .lua files.
 type script struct {
 	*redis.Script
@@ -167,6 +173,8 @@ func (d *deployment) to(key string) *sender {
 	defer d.mu.Unlock()
 	s := d.nodes[master]
 	if s == nil {
+		// A node is new when the cluster has changed: the others may have left it, and are made again if not.
+		maps.DeleteFunc(d.nodes, func(_ *redis.Client, s *sender) bool { return s.isIdle() })
 		s = newSender(master)
 		s.home = d.sender
 		d.nodes[master] = s
@@ -274,11 +282,13 @@ func (d *deployment) close(ctx context.Context) bool {
 
 // call prepares the run of a script.
 func (d *deployment) call(sc *script, r *request, mode string) *call {
-	c := &call{script: sc, ctx: context.Background(), key: r.key, px: r.px, mode: mode, o: r.o}
+	c := &call{script: sc, ctx: context.Background(), key: r.key, o: r.o}
 
 	// All bytes stand in one buffer; they are sliced when it has its final place.
 	var ends [len(kinds)]int
-	buf := append(c.buf[:0], r.token...)
+	buf := strconv.AppendInt(c.buf[:0], r.px, 10)
+	digits := len(buf)
+	buf = append(buf, r.token...)
 	derived := sc.keys(mode) - 1
 	for i := range derived {
 		buf = derive(buf, r.o.prefix, kinds[i], r.key)
@@ -287,8 +297,8 @@ func (d *deployment) call(sc *script, r *request, mode string) *call {
 		}
 		ends[i] = len(buf)
 	}
-	start := len(r.token)
-	c.token.bytes = buf[:start:start]
+	start := digits + len(r.token)
+	c.px, c.token.bytes = buf[:digits:digits], buf[digits:start:start]
 	for i, end := range ends[:derived] {
 		c.names[i] = buf[start:end:end]
 		start = end
@@ -304,7 +314,7 @@ func (d *deployment) call(sc *script, r *request, mode string) *call {
 	}
 	switch sc {
 	case acquireScript, releaseScript:
-		args = append(args, &c.token, &c.px, &c.mode)
+		args = append(args, &c.token, &c.px, modes[mode])
 		if d.cluster == nil {
 			args = append(args, &d.channel)
 		} else {

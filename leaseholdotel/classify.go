@@ -1,0 +1,87 @@
+package leaseholdotel
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/go-leasehold/leasehold"
+)
+
+// The outcomes of an acquire.
+const (
+	acquired   = "acquired"
+	held       = "held"        // TryAcquire: by another
+	timeout    = "timeout"     // the caller's deadline came while another held it
+	canceled   = "canceled"    // by the caller
+	closed     = "closed"      // the Locker was
+	lost       = "lost"        // Adopt: the token does not hold the key
+	invalid    = "invalid"     // what was given cannot be used
+	unanswered = "unanswered"  // Redis did not answer in time, the caller's or the library's
+	noQuorum   = "no_quorum"   // too few nodes of a quorum agreed
+	redisError = "redis_error" // any other trouble with Redis, or on the way to it
+)
+
+var (
+	failures = []string{held, timeout, canceled, closed, lost, invalid, unanswered, noQuorum, redisError}
+	troubles = []string{unanswered, noQuorum, redisError} // what can be wrong with a renewal
+)
+
+// outcome classes the end of an acquire by who is to look into it. So a deadline that came is contention only if Redis had said
+// that somebody holds the lock; and ctx is asked whether the caller cancelled, since an error may have a cancellation of
+// the client's in it.
+func outcome(ctx context.Context, err error) string {
+	is := func(target error) bool { return errors.Is(err, target) }
+	switch {
+	case err == nil:
+		return acquired
+	case is(leasehold.ErrClosed):
+		return closed
+	case is(leasehold.ErrInvalid):
+		return invalid
+	case is(leasehold.ErrLost):
+		return lost
+	case is(context.Canceled) && errors.Is(ctx.Err(), context.Canceled):
+		return canceled
+	case is(leasehold.ErrHeld) && is(context.DeadlineExceeded):
+		return timeout
+	case is(leasehold.ErrHeld):
+		return held
+	}
+	return trouble(err)
+}
+
+// trouble classes an error of Redis' side.
+func trouble(err error) string {
+	var server interface{ RedisError() } // a redis.Error, without a dependency for its name
+	var late interface{ Timeout() bool } // a net.Error, a context's or the library's
+	switch {
+	case errors.Is(err, leasehold.ErrNoQuorum):
+		return noQuorum
+	case errors.As(err, &server):
+		return redisError // and if the deadline came as well, this is what had been waited out
+	case errors.As(err, &late) && late.Timeout():
+		return unanswered
+	}
+	return redisError
+}
+
+// What is known of a release.
+const (
+	clean       = "clean"       // Redis confirmed it
+	unconfirmed = "unconfirmed" // sent twice, and the first answer was not heard; the lease is over
+	failed      = "failed"      // the lease is not over yet
+)
+
+func release(e leasehold.Event) string {
+	switch {
+	case e.Clean:
+		return clean
+	case errors.Is(e.Err, leasehold.ErrReleased):
+		return unconfirmed
+	}
+	return failed
+}
+
+// snake is a word of leasehold's as OpenTelemetry writes values.
+func snake[W ~string](word W) string { return strings.ReplaceAll(string(word), " ", "_") }

@@ -1,0 +1,209 @@
+// Package leaseholdotel reports what leasehold does to OpenTelemetry: metrics, and a span for each acquire.
+//
+//	hooks, err := leaseholdotel.Hooks()
+//	locker := leasehold.New(client, leasehold.WithHooks(hooks))
+//	registration, err := leaseholdotel.Observe(locker)
+//
+// [Hooks] counts and measures what happens to single leases, [Observe] reads what a Locker counts itself; neither includes
+// what the other reports. README.md lists the metrics, and alerts.yml has rules for them.
+//
+// # Spans
+//
+// A span leasehold.acquire goes from the call of an acquire to its end, the wait included. The commands that it sends are its
+// children if the client is instrumented too, except those that share a round trip with other callers' commands. Its status is
+// an error if the acquire failed, but not if the lock was held by another when TryAcquire asked, or if the caller cancelled.
+//
+// # What is kept out
+//
+// The token of a lease, which proves ownership, is in no span and no metric. The key is in the spans unless [WithSpanKey] says
+// otherwise, and in no metric unless [WithMetricKey] says so. The fencing token is no secret, and is in the spans.
+package leaseholdotel
+
+import (
+	"context"
+	"errors"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/go-leasehold/leasehold"
+)
+
+const scope = "github.com/go-leasehold/leasehold/leaseholdotel"
+
+// The names of the attributes; db.system.name and error.type are OpenTelemetry's own.
+const (
+	keyKey     = attribute.Key("leasehold.key")
+	ownerKey   = attribute.Key("leasehold.owner")
+	fencingKey = attribute.Key("leasehold.fencing_token")
+	looksKey   = attribute.Key("leasehold.looks")
+	outcomeKey = attribute.Key("leasehold.outcome")
+	wokenKey   = attribute.Key("leasehold.woken")
+	reasonKey  = attribute.Key("leasehold.reason")
+)
+
+// Hooks returns hooks for [leasehold.WithHooks]. They are safe for concurrent use and may serve several Lockers. To run hooks
+// of your own as well, call both from functions that you put in their place; Start, Acquired and GaveUp belong together.
+//
+// An error is the meter's, who could not make an instrument; the hooks are then empty. Renewed is always nil: renewals are
+// the most frequent event by far, and Observe reports them at no cost to each.
+func Hooks(opts ...Option) (leasehold.Hooks, error) {
+	r, err := newRecorder(newConfig(opts))
+	if err != nil {
+		return leasehold.Hooks{}, err
+	}
+	return leasehold.Hooks{
+		Start:    r.start,
+		Acquired: r.acquireEnded,
+		GaveUp:   r.acquireEnded,
+		Jeopardy: r.jeopardy,
+		Lost:     r.lost,
+		Released: r.released,
+	}, nil
+}
+
+// recorder is what the hooks write to.
+type recorder struct {
+	config
+	tracer trace.Tracer
+
+	acquires, jeopardies, losses, releases metric.Int64Counter
+	waits, holds                           metric.Float64Histogram
+}
+
+// Bounds of the histograms, in seconds. An acquire takes from a round trip to as long as its context lets it wait, a lease from
+// a few commands to the hours of a job; the bounds that OpenTelemetry takes by itself are for milliseconds.
+var (
+	waitBounds = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
+	holdBounds = []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 300, 900, 3600, 14400}
+)
+
+func newRecorder(c config) (*recorder, error) {
+	r := &recorder{config: c, tracer: c.tracers.Tracer(scope)}
+	m := c.meters.Meter(scope)
+	var errs [6]error
+	r.acquires, errs[0] = m.Int64Counter("leasehold.acquires", metric.WithUnit("{acquire}"),
+		metric.WithDescription("Acquires that ended, by outcome and, if they won, by what ended the wait."))
+	r.waits, errs[1] = m.Float64Histogram("leasehold.acquire.duration", metric.WithUnit("s"),
+		metric.WithDescription("Time from the call of an acquire to its end, by outcome."),
+		metric.WithExplicitBucketBoundaries(waitBounds...))
+	r.holds, errs[2] = m.Float64Histogram("leasehold.hold.duration", metric.WithUnit("s"),
+		metric.WithDescription("Time from the acquire of a lease to its end, by how it ended."),
+		metric.WithExplicitBucketBoundaries(holdBounds...))
+	r.jeopardies, errs[3] = m.Int64Counter("leasehold.jeopardies", metric.WithUnit("{lease}"),
+		metric.WithDescription("Leases whose renewals began to fail, by the first failure."))
+	r.losses, errs[4] = m.Int64Counter("leasehold.losses", metric.WithUnit("{lease}"),
+		metric.WithDescription("Leases that ended without being released, by reason."))
+	r.releases, errs[5] = m.Int64Counter("leasehold.releases", metric.WithUnit("{release}"),
+		metric.WithDescription("Releases, by what is known of them. One that failed may be followed by another of the same lease."))
+	if err := errors.Join(errs[:]...); err != nil {
+		return nil, err
+	}
+	r.zero()
+	return r, nil
+}
+
+// zero makes the counters known before they count: to Prometheus a counter that appears with a 1 has not increased, so an
+// alert would miss the first loss. Where each key has counters of its own, nobody knows them in advance.
+func (r *recorder) zero() {
+	if r.metricKey {
+		return
+	}
+	ctx := context.Background()
+	for _, w := range []leasehold.Wake{leasehold.WokenAtOnce, leasehold.WokenByMessage, leasehold.WokenByExpiry, leasehold.WokenByTick} {
+		r.acquires.Add(ctx, 0, r.labels("", outcomeKey.String(acquired), wokenKey.String(snake(w))))
+	}
+	for _, o := range failures {
+		r.acquires.Add(ctx, 0, r.labels("", outcomeKey.String(o)))
+	}
+	for _, class := range troubles {
+		r.jeopardies.Add(ctx, 0, r.labels("", semconv.ErrorTypeKey.String(class)))
+	}
+	for _, loss := range []leasehold.Loss{
+		leasehold.LossExpired, leasehold.LossRenewals, leasehold.LossMaxHold, leasehold.LossGone, leasehold.LossClosed,
+	} {
+		r.losses.Add(ctx, 0, r.labels("", reasonKey.String(snake(loss))))
+	}
+	for _, o := range []string{clean, unconfirmed, failed} {
+		r.releases.Add(ctx, 0, r.labels("", outcomeKey.String(o)))
+	}
+}
+
+// labels are the attributes of a metric.
+func (c *config) labels(key string, attrs ...attribute.KeyValue) metric.MeasurementOption {
+	if c.metricKey {
+		attrs = append(attrs, keyKey.String(key))
+	}
+	return metric.WithAttributes(append(attrs, c.attrs...)...)
+}
+
+// ours is where the context of an acquire has its span. trace.SpanFromContext would not do: it is the caller's, not to be ended
+// here, if Start was not called.
+type ours struct{}
+
+// start begins the span of an acquire. Its kind is internal: it is not one call to Redis but has calls inside.
+func (r *recorder) start(ctx context.Context, e leasehold.Event) context.Context {
+	attrs := append([]attribute.KeyValue{semconv.DBSystemNameRedis}, r.attrs...)
+	if r.spanKey {
+		attrs = append(attrs, keyKey.String(e.Key))
+	}
+	if e.Owner != "" {
+		attrs = append(attrs, ownerKey.String(e.Owner))
+	}
+	ctx, span := r.tracer.Start(ctx, "leasehold.acquire", trace.WithAttributes(attrs...))
+	return context.WithValue(ctx, ours{}, span)
+}
+
+// acquireEnded measures before it ends the span, so that an exemplar can point to it.
+func (r *recorder) acquireEnded(ctx context.Context, e leasehold.Event) {
+	o := outcome(ctx, e.Err)
+	r.waits.Record(ctx, e.Waited.Seconds(), r.labels(e.Key, outcomeKey.String(o)))
+	attrs := []attribute.KeyValue{outcomeKey.String(o)}
+	if o == acquired {
+		attrs = append(attrs, wokenKey.String(snake(e.Woken)))
+	}
+	r.acquires.Add(ctx, 1, r.labels(e.Key, attrs...))
+
+	span, started := ctx.Value(ours{}).(trace.Span)
+	if !started {
+		return
+	}
+	defer span.End()
+	attrs = append(attrs, looksKey.Int(e.Looks))
+	switch o {
+	case acquired:
+		attrs = append(attrs, fencingKey.Int64(e.FencingToken))
+	case held, canceled:
+	default:
+		attrs = append(attrs, semconv.ErrorTypeKey.String(o))
+		why := o
+		if r.spanKey {
+			why = e.Err.Error() // it names the key
+		}
+		span.SetStatus(codes.Error, why)
+	}
+	span.SetAttributes(attrs...)
+}
+
+func (r *recorder) jeopardy(e leasehold.Event) {
+	r.jeopardies.Add(context.Background(), 1, r.labels(e.Key, semconv.ErrorTypeKey.String(trouble(e.Err))))
+}
+
+func (r *recorder) lost(e leasehold.Event) {
+	ctx := context.Background()
+	r.losses.Add(ctx, 1, r.labels(e.Key, reasonKey.String(snake(e.Loss))))
+	r.holds.Record(ctx, e.Held.Seconds(), r.labels(e.Key, outcomeKey.String("lost")))
+}
+
+// released measures a lease that has ended. After a release that failed it has not: a later release or its loss is told too.
+func (r *recorder) released(e leasehold.Event) {
+	ctx := context.Background()
+	o := release(e)
+	r.releases.Add(ctx, 1, r.labels(e.Key, outcomeKey.String(o)))
+	if o != failed {
+		r.holds.Record(ctx, e.Held.Seconds(), r.labels(e.Key, outcomeKey.String("released")))
+	}
+}

@@ -1,0 +1,44 @@
+package leaseholdotel
+
+import (
+	"context"
+	"errors"
+
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/go-leasehold/leasehold"
+)
+
+// Observe reports, whenever metrics are collected, what the Locker counts itself: the leases held, the acquires that wait, and
+// the renewals. They are read from [leasehold.Locker.Stats] and not made of events, which may be counted twice or missed, so
+// what is held or waits is never negative and does not drift.
+//
+// Unregister the result when the Locker has been closed. Lockers that report to one provider need an attribute that tells
+// them apart, see [WithAttributes]: without it their numbers meet in one series.
+func Observe(l *leasehold.Locker, opts ...Option) (metric.Registration, error) {
+	c := newConfig(opts)
+	c.metricKey = false
+	m := c.meters.Meter(scope)
+	var errs [3]error
+	held, err := m.Int64ObservableUpDownCounter("leasehold.held", metric.WithUnit("{lease}"),
+		metric.WithDescription("Leases that have not ended."))
+	errs[0] = err
+	waiting, err := m.Int64ObservableUpDownCounter("leasehold.waiting", metric.WithUnit("{acquire}"),
+		metric.WithDescription("Acquires that wait."))
+	errs[1] = err
+	renewals, err := m.Int64ObservableCounter("leasehold.renewals", metric.WithUnit("{renewal}"),
+		metric.WithDescription("Renewals, by hand or in the background, by outcome."))
+	errs[2] = err
+	if err := errors.Join(errs[:]...); err != nil {
+		return nil, err
+	}
+	all, yes, no := c.labels(""), c.labels("", outcomeKey.String("renewed")), c.labels("", outcomeKey.String(failed))
+	return m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+		s := l.Stats()
+		o.ObserveInt64(held, int64(s.Held), all)
+		o.ObserveInt64(waiting, int64(s.Waiting), all)
+		o.ObserveInt64(renewals, s.Renewed, yes)
+		o.ObserveInt64(renewals, s.Failed, no)
+		return nil
+	}, held, waiting, renewals)
+}
