@@ -183,6 +183,9 @@ func TestCloseWaitsForTheFunctionsOfWithLockAndKeepsTheirLocks(t *testing.T) {
 				<-ctx.Done()
 				assert.ErrorIs(t, context.Cause(ctx), ErrClosed)
 				assert.NotErrorIs(t, context.Cause(ctx), ErrLost)
+				later, cancel := x.Context(context.Background())
+				defer cancel()
+				assert.ErrorIs(t, context.Cause(later), ErrClosed)
 				time.Sleep(3 * time.Second) // to unwind
 				assert.True(t, x.Valid())
 				stop()
@@ -252,6 +255,8 @@ func TestCloseIsBoundedWhenRedisDoesNotAnswer(t *testing.T) {
 					assert.False(t, x.Valid())
 					_ = x.Release(t.Context())
 				}
+				assert.Len(t, p.heard("lost"), len(leases))
+				assert.Equal(t, LossClosed, p.heard("lost")[0].Loss)
 				p.wire.Pass()
 				time.Sleep(time.Minute)
 				assert.Empty(t, w.owner("7"))

@@ -76,6 +76,7 @@ func TestAWaitTellsHowLongHowOftenAndWhatWokeIt(t *testing.T) {
 		assert.Equal(t, err, g.Err)
 		assert.Equal(t, 500*time.Millisecond, g.Waited)
 		assert.Equal(t, 1, g.Looks)
+		assert.Empty(t, g.Woken, "it was not")
 	})
 }
 

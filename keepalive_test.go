@@ -176,6 +176,8 @@ func TestNoRenewalFollowsARelease(t *testing.T) {
 			x := p.keeps("k", 3*time.Second)
 			then := reach(p, x)
 			require.NoError(t, x.Release(t.Context()), point)
+			before := map[string]int{"not answered": 1}[point]
+			assert.Len(t, p.fault.Sent(), 2+before, "%s: a renewal was sent after Release was called", point)
 			_, err := w.party().TryAcquire(t.Context(), "k", time.Hour)
 			require.NoError(t, err)
 			then()
@@ -268,6 +270,23 @@ func TestARenewalByHandAndTheAutomaticOnesGoTogether(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		assert.True(t, x.Valid())
 		require.NoError(t, x.Release(t.Context()))
+	})
+}
+
+// Answers may overtake each other.
+func TestAnOlderRenewalDoesNotMoveTheDeadlineBack(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		x := p.keeps("k", 3*time.Second)
+		older := p.fault.Next(1, nil).HoldReply()
+		<-older.Arrived()
+		time.Sleep(300 * time.Millisecond)
+		require.NoError(t, x.Renew(t.Context()))
+		until := x.ValidUntil()
+		older.Release()
+		synctest.Wait()
+		require.Len(t, p.heard("renewed"), 2)
+		assert.Equal(t, until, x.ValidUntil())
 	})
 }
 

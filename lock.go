@@ -217,6 +217,9 @@ func (l *Locker) take(ctx context.Context, a *attempt, how acquireFunc, key stri
 	if err != nil {
 		err = a.fail(err)
 	}
+	if err != nil {
+		woken = ""
+	}
 	l.stats.acquired(woken, err)
 	if a.o.hooks != nil {
 		e := a.event(0)

@@ -131,7 +131,7 @@ var errUnconfirmed = fmt.Errorf("%w: sent twice, and gone at the second answer",
 
 // releaseLater repeats a release while the key can be there.
 func (x *Lease) releaseLater() {
-	x.l.retry(min(time.Until(x.ValidUntil())+margin(x.ttl), undoBound), func(ctx context.Context) bool {
+	x.l.retry(time.Until(x.ValidUntil())+margin(x.ttl)+x.r.o.lockDelay, func(ctx context.Context) bool {
 		if sent, _ := x.beginRelease(); !sent {
 			return true
 		}

@@ -109,6 +109,21 @@ func TestAFailedReleaseIsRepeatedUntilRedisIsBack(t *testing.T) {
 	})
 }
 
+func TestAReleaseIsRepeatedForAsLongAsTheKeyCanBeThere(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		x, err := p.TryAcquire(t.Context(), "k", 10*time.Minute)
+		require.NoError(t, err)
+		p.wire.Refuse()
+		require.Error(t, x.Release(t.Context()))
+		time.Sleep(time.Minute)
+		p.wire.Pass()
+		time.Sleep(10 * time.Second)
+		assert.Empty(t, w.owner("k"))
+		require.ErrorIs(t, x.Err(), ErrReleased)
+	})
+}
+
 func TestReleaseMayBeRepeated(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		p := w.party()

@@ -276,14 +276,18 @@ func (s *stay) sleep(ctx context.Context, pause time.Duration, woken Wake) (*Lea
 
 // trust turns a message into a lease, or into nil: look.
 //
-// A lease without automatic renewal would have to be confirmed before Acquire returns, one with a lock delay or with replicas
-// needs what the hand-over does not do, and one that is due to be renewed would be confirmed at once. For those a look is the
-// confirmation, and gives the full ttl.
+// For some leases a look is needed, which is the confirmation and gives the full ttl: one that nobody renews, as Acquire
+// cannot return it unconfirmed; one with a lock delay or replicas, since the hand-over sees to neither; one with a longest
+// hold, which counts from now; and one that would have to be renewed at once.
 func (s *stay) trust(g grant) *Lease {
 	life := min(claim, s.a.ttl)
 	deadline := s.anchor.add(life - margin(life))
-	if !s.a.auto || s.a.o.lockDelay > 0 || s.a.o.replicas > 0 || g.fence <= s.high || deadline.add(-life/3).reached(s.l.now()) {
+	o := s.a.o
+	if !s.a.auto || o.lockDelay > 0 || o.replicas > 0 || o.maxHold > 0 || deadline.add(-life/3).reached(s.l.now()) {
 		return nil
+	}
+	if g.fence <= s.high {
+		return nil // of a grant before the last look
 	}
 	x := s.l.lease(s.a, s.anchor, g.fence)
 	if deadline.Before(x.deadline.Time) {

@@ -104,15 +104,16 @@ func TestWithLockTellsALossToFnAndToItsCaller(t *testing.T) {
 		lose   func(w *world, p *party)
 		within time.Duration // of the loss
 		why    string
+		kind   Loss
 	}{
-		"the key is deleted":          {func(w *world, _ *party) { w.m.Del("k") }, ttl / 3, "the key is gone or somebody else's"},
-		"Redis is flushed":            {func(w *world, _ *party) { w.m.FlushAll() }, ttl / 3, "the key is gone or somebody else's"},
-		"the token is replaced":       {func(w *world, _ *party) { w.take("k", time.Minute) }, ttl / 3, "the key is gone or somebody else's"},
-		"Redis does not answer":       {func(_ *world, p *party) { p.wire.BlackHole() }, ttl - ttl/100, "its time ran out while renewals failed: no answer from redis within"},
-		"Redis refuses connections":   {func(_ *world, p *party) { p.wire.Refuse() }, ttl - ttl/100, "its time ran out while renewals failed: "},
-		"Redis cannot write":          {func(w *world, _ *party) { w.m.SetError("READONLY replica") }, ttl - ttl/100, "its time ran out while renewals failed: "},
-		"the rights are taken away":   {func(w *world, _ *party) { w.m.SetError("NOPERM no") }, ttl - ttl/100, "its time ran out while renewals failed: NOPERM no"},
-		"the machine has been asleep": {func(_ *world, p *party) { p.skew.Add(int64(time.Hour)) }, ttl / 3, "its time ran out"},
+		"the key is deleted":          {func(w *world, _ *party) { w.m.Del("k") }, ttl / 3, "the key is gone or somebody else's", LossGone},
+		"Redis is flushed":            {func(w *world, _ *party) { w.m.FlushAll() }, ttl / 3, "the key is gone or somebody else's", LossGone},
+		"the token is replaced":       {func(w *world, _ *party) { w.take("k", time.Minute) }, ttl / 3, "the key is gone or somebody else's", LossGone},
+		"Redis does not answer":       {func(_ *world, p *party) { p.wire.BlackHole() }, ttl - ttl/100, "its time ran out while renewals failed: no answer from redis within", LossRenewals},
+		"Redis refuses connections":   {func(_ *world, p *party) { p.wire.Refuse() }, ttl - ttl/100, "its time ran out while renewals failed: ", LossRenewals},
+		"Redis cannot write":          {func(w *world, _ *party) { w.m.SetError("READONLY replica") }, ttl - ttl/100, "its time ran out while renewals failed: ", LossRenewals},
+		"the rights are taken away":   {func(w *world, _ *party) { w.m.SetError("NOPERM no") }, ttl - ttl/100, "its time ran out while renewals failed: NOPERM no", LossRenewals},
+		"the machine has been asleep": {func(_ *world, p *party) { p.skew.Add(int64(time.Hour)) }, ttl / 3, "its time ran out", LossExpired},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, w *world) {
@@ -140,6 +141,7 @@ func TestWithLockTellsALossToFnAndToItsCaller(t *testing.T) {
 				lost := p.heard("lost")
 				require.Len(t, lost, 1)
 				assert.ErrorContains(t, lost[0].Err, tt.why)
+				assert.Equal(t, tt.kind, lost[0].Loss)
 				assert.Contains(t, p.logged(), "lease lost")
 			})
 		})
@@ -227,6 +229,7 @@ func TestWithLockIsNotHeldForLongerThanWithMaxHold(t *testing.T) {
 		}, WithMaxHold(5*time.Second))
 		require.ErrorIs(t, err, ErrLost)
 		require.EqualError(t, err, `leasehold: hold "k": lease lost: held as long as WithMaxHold allows`)
+		assert.Equal(t, LossMaxHold, p.heard("lost")[0].Loss)
 	})
 }
 
@@ -268,6 +271,25 @@ func TestWithLockReturnsFnsResultWhenOnlyTheReleaseFails(t *testing.T) {
 			})
 		}
 	}
+}
+
+func TestWithLockWaitsForItsReleaseThoughItsContextEnds(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		ctx, cancel := context.WithCancel(t.Context())
+		slow := p.fault.Next(1, runOf(releaseScript)).Hold()
+		done := make(chan error, 1)
+		go func() {
+			done <- p.WithLock(ctx, "k", time.Minute, func(context.Context, *Lease) error { return nil })
+		}()
+		<-slow.Arrived()
+		cancel()
+		synctest.Wait()
+		assert.Empty(t, done, "it left its lock behind")
+		slow.Release()
+		require.NoError(t, <-done)
+		assert.Empty(t, w.owner("k"))
+	})
 }
 
 func TestWithLocksFunctionMayReleaseByItself(t *testing.T) {

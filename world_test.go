@@ -249,18 +249,22 @@ func kept(l *Locker) (leases, renewing int) {
 	return len(l.keeper.leases), l.keeper.renewing
 }
 
-// goroutines are those that the library has started and not ended.
+// goroutines are those of this bubble that the library has started and that have not ended.
 func goroutines() (stacks []string) {
 	all := make([]byte, 4<<20)
 	all = all[:runtime.Stack(all, true)]
+	bubble := bubbleOf.FindString(string(all)) // the caller's stack is the first
 	for stack := range strings.SplitSeq(string(all), "\n\n") {
-		// The last frame is where it began. Tests begin elsewhere.
-		if i := strings.LastIndex(stack, "created by "); i >= 0 && ours.MatchString(stack[i:]) {
+		head, _, _ := strings.Cut(stack, "\n")
+		i := strings.LastIndex(stack, "created by ") // tests begin elsewhere
+		if strings.Contains(head, bubble) && i >= 0 && ours.MatchString(stack[i:]) {
 			stacks = append(stacks, stack)
 		}
 	}
 	return stacks
 }
+
+var bubbleOf = regexp.MustCompile(`synctest bubble \d+\]`)
 
 var ours = regexp.MustCompile(`^created by github\.com/go-leasehold/leasehold\.\(\*(Locker|Lease|calls|sender|wakes|subscription|keeper)\)`)
 
@@ -272,8 +276,8 @@ func runOf(sc *script, modes ...string) func(redis.Cmder) bool {
 			return false
 		}
 		return len(modes) == 0 || slices.ContainsFunc(args, func(arg any) bool {
-			mode, ok := arg.(*string)
-			return ok && slices.Contains(modes, *mode)
+			mode, ok := arg.(string)
+			return ok && slices.Contains(modes, mode)
 		})
 	}
 }
@@ -291,7 +295,11 @@ func await(t *testing.T, bound time.Duration, ok func() bool) {
 
 // awaitEnd waits until the lease has ended and everybody has been told.
 func awaitEnd(x *Lease) {
-	<-x.Done()
+	select {
+	case <-x.Done():
+	case <-time.After(time.Hour):
+		panic("the lease does not end")
+	}
 	synctest.Wait()
 }
 
