@@ -110,7 +110,8 @@ func TestCloseEndsEveryWait(t *testing.T) {
 		for range 5 { // one in the line, four behind the gate
 			waits = append(waits, beside(func() (*Lease, error) { return p.Acquire(t.Context(), "k", time.Minute) }))
 		}
-		await(t, time.Second, func() bool { return len(w.line("k")) == 1 })
+		synctest.Wait()
+		assert.Len(t, w.line("k"), 1)
 		assert.Equal(t, 5, p.Stats().Waiting)
 		before := time.Now()
 		require.NoError(t, p.Close())

@@ -97,7 +97,7 @@ func TestAFailedRenewalIsTriedAgainWellInsideTheDeadline(t *testing.T) {
 				for _, h := range p.heard("renewed") {
 					if h.at.After(jeopardy[0].at) {
 						again := h.at.Sub(jeopardy[0].at)
-						assert.LessOrEqual(t, again, map[int]time.Duration{1: 50 * time.Millisecond, 5: time.Second}[n])
+						assert.LessOrEqual(t, again, map[int]time.Duration{1: 50 * time.Millisecond, 5: 1300 * time.Millisecond}[n])
 						break
 					}
 				}
@@ -151,6 +151,7 @@ func TestNoRenewalFollowsARelease(t *testing.T) {
 				busy := p.fault.Next(2, runOf(inspectScript)).Hold() // both round trips that a Locker has at once
 				for range freeFlights {
 					go func() { _, _ = p.Inspect(context.Background(), "other") }()
+					synctest.Wait() // or they would share one
 				}
 				time.Sleep(time.Until(due(x)) + time.Millisecond)
 				return busy.Release

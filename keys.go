@@ -20,7 +20,7 @@ const reserved = "leasehold:"
 //
 //	a{b}c   has a tag: with a prefix free of braces it keeps it          leasehold:line::a{b}c
 //	abc     has none and no '}': the whole key can be the tag            leasehold:line:{abc}
-//	a}b {}  has none and a '}' that would end a tag too early: a number  leasehold:line:{8037}a}b
+//	a}b {}  has none and a '}' that would end a tag too early: a number  leasehold:line:{20658}a}b
 //	        whose slot is the key's stands for it
 //
 // The forms cannot meet: the first alone goes on with "::", the second alone has its only '}' at the end.

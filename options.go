@@ -71,7 +71,7 @@ func WithLockDelay(d time.Duration) Option {
 
 // WithReplicas has an acquire wait until n replicas have acknowledged it, at most for the timeout (in whole milliseconds; half
 // the TTL and 2 s at most). With fewer the lock is given back and the error says how many there were, so a failover to one of
-// them does not lose a lease. It makes losing one unlikely, not impossible: Redis may still promote a replica that had not
+// them does not lose a lease that has not been renewed since. It makes losing one unlikely, not impossible: Redis may still promote a replica that had not
 // acknowledged. It costs a round trip to the replicas for each acquire, on a connection of its own while it lasts.
 // Renewals do not wait. n is 0 by default: no waiting. A client whose ReadTimeout is shorter than the timeout gives up before.
 func WithReplicas(n int, timeout time.Duration) Option {
@@ -79,7 +79,8 @@ func WithReplicas(n int, timeout time.Duration) Option {
 }
 
 // WithKeyPrefix puts s before every key, and so before every key that is derived from one and before the
-// wake channel: an ACL needs ~s* and &s*. It may hold a hash tag ("{tenant}:") but no single brace.
+// wake channel: an ACL needs ~s* and &s*. All processes that share a lock must have the same prefix: with another one and
+// a longer key they would share the lock but not its line and its counter. It may hold a hash tag ("{tenant}:") but no single brace.
 func WithKeyPrefix(s string) Option {
 	return Option{func(o *options) { o.prefix = s }}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"reflect"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -15,7 +16,7 @@ import (
 // DefaultRestartQuarantine is the quarantine of a quorum that was not told another one.
 const DefaultRestartQuarantine = time.Minute
 
-// nodePatience is the longest that a node's vote is waited for.
+// nodePatience is the longest that a node is waited for, but for an acquire, which waits no longer than a quarter of its time.
 const nodePatience = time.Second
 
 // WithRestartQuarantine sets for how long a node of a quorum gives its vote to nobody after it has started, so that
@@ -85,6 +86,9 @@ func (q *quorum) check() error {
 		if n.client == nil {
 			return invalid("the client of node %d is nil", i)
 		}
+		if !reflect.TypeOf(n.client).Comparable() {
+			continue // somebody's own kind of client
+		}
 		if j, twice := clients[n.client]; twice {
 			return invalid("nodes %d and %d are one client", j, i)
 		}
@@ -138,7 +142,7 @@ func (q *quorum) acquire(ctx context.Context, r *request, mode string, bound tim
 	t.adopting = mode == modeAdopt
 	r.tenure = t
 	// A quarter: two rounds have to fit in, and a lease that took most of its time to get is of no use.
-	patience := min(max(bound/4, minTTL/2), nodePatience, bound)
+	patience := max(bound/4, minTTL/2)
 	t.ask(ctx)
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -250,38 +254,33 @@ func (q *quorum) survey(ctx context.Context, sc *script, r *request, bound time.
 		reply any
 		err   error
 	}
+	bound = min(bound, nodePatience)
 	said := make(chan outcome, len(q.nodes))
-	errs := make([]error, len(q.nodes))
-	calls := make([]*call, len(q.nodes))
+	open := map[int]*call{}
 	for i, n := range q.nodes {
-		errs[i] = &noAnswerError{min(bound, nodePatience)}
-		calls[i] = newNodeCall(ctx, sc, r, args...)
-		n.send(calls[i], func(_ sent, reply any, err error) { said <- outcome{i, reply, err} })
+		open[i] = newNodeCall(ctx, sc, r, args...)
+		n.send(open[i], func(_ sent, _ time.Time, reply any, err error) { said <- outcome{i, reply, err} })
 	}
-	timer := time.NewTimer(min(bound, nodePatience))
+	timer := time.NewTimer(bound)
 	defer timer.Stop()
-	replies := map[int]any{}
-	for open := len(q.nodes); open > 0 && len(replies) < enough; open-- {
+	replies, errs := map[int]any{}, make([]error, len(q.nodes))
+	var unheard error
+	for len(open) > 0 && len(replies) < enough && unheard == nil {
 		select {
 		case o := <-said:
+			delete(open, o.i)
 			if errs[o.i] = o.err; o.err == nil {
 				replies[o.i] = o.reply
 			}
-			continue
 		case <-ctx.Done():
-			for i, err := range errs {
-				if _, slow := err.(*noAnswerError); slow {
-					errs[i] = ended(ctx, nil)
-				}
-			}
+			unheard = ended(ctx, nil)
 		case <-timer.C:
+			unheard = &noAnswerError{bound}
 		}
-		break
 	}
-	for i, n := range q.nodes {
-		if errs[i] != nil {
-			n.withdraw(calls[i])
-		}
+	for i, c := range open {
+		q.nodes[i].withdraw(c)
+		errs[i] = unheard
 	}
 	return replies, errs
 }

@@ -31,15 +31,15 @@ func (t *tenure) renew(ctx context.Context, then func(*call, int, error)) *round
 	defer t.mu.Unlock()
 	for i, n := range t.q.nodes {
 		r.calls[i] = newNodeCall(ctx, renewNodeScript, &t.r, t.fence)
-		n.send(r.calls[i], func(_ sent, reply any, err error) { r.answered(i, reply, err) })
+		n.send(r.calls[i], func(_ sent, begun time.Time, reply any, err error) { r.answered(i, begun, reply, err) })
 	}
 	return r
 }
 
 // answered takes in a node's answer to a renewal.
-func (r *round) answered(i int, reply any, err error) {
+func (r *round) answered(i int, begun time.Time, reply any, err error) {
 	t := r.t
-	v, _, err := t.q.nodes[i].heardOf(t.r.key, r.begun, reply, err)
+	v, _, err := t.q.nodes[i].heardOf(t.r.key, begun, reply, err)
 	t.mu.Lock()
 	r.calls[i] = nil
 	switch {
@@ -136,13 +136,12 @@ func (r *round) reason(unheard error) error {
 // refill gives a confirmed lease a node that does not have it. t.mu is held.
 func (t *tenure) refill(i int) {
 	s := &t.seats[i]
-	begun := time.Now()
-	if t.freeing || s.asked != nil || s.releasing || !begun.Before(t.until) {
+	if t.freeing || s.asked != nil || s.releasing || !time.Now().Before(t.until) {
 		return
 	}
 	n := t.q.nodes[i]
 	s.freed, s.asked, s.unsure = notFreed, newNodeCall(context.Background(), refillNodeScript, &t.r, t.fence, t.q.quarantineMillis()), true
-	n.send(s.asked, func(_ sent, reply any, err error) {
+	n.send(s.asked, func(_ sent, begun time.Time, reply any, err error) {
 		v, young, err := n.heardOf(t.r.key, begun, reply, err)
 		t.mu.Lock()
 		defer t.mu.Unlock()
@@ -183,14 +182,30 @@ func (t *tenure) free(i int) {
 			s.why = errUnheard
 		}
 	}
-	switch {
-	case s.asked != nil, s.releasing, s.freed != notFreed:
-	case !s.holds && !s.unsure:
+	if s.freed != notFreed || s.releasing {
+		return
+	}
+	if s.asked == nil && !s.holds && !s.unsure {
 		s.freed = wasNot
-	default:
+		t.left(i)
+		return
+	}
+	if !s.leaving {
+		s.leaving = true
+		n.leave(t.r.key)
+	}
+	if s.asked == nil {
 		s.releasing = true
 		bound := min(time.Duration(t.r.px)*time.Millisecond, undoBound)
 		t.sendRelease(i, time.Now().Add(bound))
+	}
+}
+
+// left lets those to the node who waited for the token to leave, or for the first try to have it leave. t.mu is held.
+func (t *tenure) left(i int) {
+	if s := &t.seats[i]; s.leaving {
+		s.leaving = false
+		t.q.nodes[i].left(t.r.key)
 	}
 }
 
@@ -201,7 +216,7 @@ func (t *tenure) sendRelease(i int, until time.Time) {
 	}
 	n := t.q.nodes[i]
 	c := newNodeCall(context.Background(), releaseNodeScript, &t.r)
-	n.send(c, func(k sent, reply any, err error) { t.released(i, k, until, reply, err) })
+	n.send(c, func(k sent, _ time.Time, reply any, err error) { t.released(i, k, until, reply, err) })
 }
 
 // released takes in a node's answer to a release.
@@ -217,13 +232,14 @@ func (t *tenure) released(i int, k sent, until time.Time, reply any, err error) 
 	defer t.mu.Unlock()
 	s := &t.seats[i]
 	s.writes += k
+	t.left(i)
 	switch {
 	case again && n.owe(t, until):
 		s.owed, s.why = true, err
 	case err != nil:
-		s.releasing, s.why = false, err // the TTL will do it
+		s.releasing, s.owed, s.why = false, false, err // the TTL will do it
 	default:
-		s.releasing, s.freed = false, wasNot
+		s.releasing, s.owed, s.freed = false, false, wasNot
 		if done == 1 || s.writes > 1 {
 			s.freed = wasOurs
 		}

@@ -2,7 +2,6 @@ package leasehold
 
 import (
 	"context"
-	"fmt"
 	"hash/maphash"
 	"math"
 	"slices"
@@ -40,10 +39,11 @@ type node struct {
 	q *quorum
 	i int
 
-	mu       sync.Mutex // guards what follows; the innermost of all
+	mu       sync.Mutex // guards what follows; taken with a tenure's, and before a sender's
 	pending  int
+	leaving  map[string]*leaving // by key
 	heard    bool
-	ahead    int64         // the node's µs at the last answer less ours when it was asked, so never too little
+	ahead    int64         // the node's µs at the last answer less ours when that was asked for, so never too little
 	trip     time.Duration // smoothed time from asking to the answer
 	runs     map[int]run   // by the part of the node that was asked: one, or a cluster's slots
 	debts    []debt
@@ -51,6 +51,23 @@ type node struct {
 	repay    *time.Timer // runs while there are debts
 	over     bool        // no debts are made any more
 }
+
+// leaving is a key that tokens of this process are about to leave. A call that wants the key waits for that: on another
+// connection it could overtake the release, or an acquire that is late, and meet our own last lease.
+type leaving struct {
+	tokens  int
+	waiting []errand
+}
+
+// errand is a call to a node and what to do about its answer.
+type errand struct {
+	*call
+	begun *time.Time
+}
+
+// answerFunc is told how often a call was written, when it was sent off, and the answer. It is called from another
+// goroutine, and must not block.
+type answerFunc func(n sent, begun time.Time, reply any, err error)
 
 // run is one life of a server.
 type run struct {
@@ -65,7 +82,10 @@ type debt struct {
 }
 
 func newNode(q *quorum, i int, client redis.UniversalClient, prefix string) *node {
-	return &node{deployment: newDeployment(client, prefix), q: q, i: i, runs: map[int]run{}}
+	return &node{
+		deployment: newDeployment(client, prefix), q: q, i: i,
+		runs: map[int]run{}, leaving: map[string]*leaving{},
+	}
 }
 
 // newNodeCall prepares the run of a node's script: behind the token and the milliseconds stand args.
@@ -80,12 +100,36 @@ func newNodeCall(ctx context.Context, sc *script, r *request, args ...any) *call
 	return c
 }
 
-// send has the call sent. Then is called from another goroutine with how often it was written, unless the call is
-// withdrawn before. It must not block.
-func (n *node) send(c *call, then func(n sent, reply any, err error)) {
+// send has the call sent. Then is called unless the call is withdrawn before.
+func (n *node) send(c *call, then answerFunc) {
+	e := n.prepare(c, then)
 	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.post(e)
+}
+
+// sendPolitely is send for a call that takes the key: behind those who leave it.
+func (n *node) sendPolitely(c *call, then answerFunc) {
+	e := n.prepare(c, then)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if l := n.leaving[c.key]; l != nil {
+		n.pending++
+		l.waiting = append(l.waiting, e)
+		return
+	}
+	n.post(e)
+}
+
+// post sends an errand off. n.mu is held.
+func (n *node) post(e errand) {
 	n.pending++
-	n.mu.Unlock()
+	*e.begun = time.Now()
+	n.to(e.key).post(e.call)
+}
+
+func (n *node) prepare(c *call, then answerFunc) errand {
+	begun := new(time.Time)
 	c.then = func(reply any, err error) {
 		n.mu.Lock()
 		n.pending--
@@ -93,20 +137,59 @@ func (n *node) send(c *call, then func(n sent, reply any, err error)) {
 		if err == nil && n.cluster != nil {
 			n.known.Store(true)
 		}
-		then(c.written(), reply, err)
+		then(c.written(), *begun, reply, err)
 	}
-	n.to(c.key).post(c)
+	return errand{c, begun}
+}
+
+// leave notes that a token is about to leave the key, until left.
+func (n *node) leave(key string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	l := n.leaving[key]
+	if l == nil {
+		l = &leaving{}
+		n.leaving[key] = l
+	}
+	l.tokens++
+}
+
+func (n *node) left(key string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	l := n.leaving[key]
+	if l.tokens--; l.tokens > 0 {
+		return
+	}
+	delete(n.leaving, key)
+	for _, e := range l.waiting {
+		n.pending--
+		n.post(e)
+	}
 }
 
 // withdraw takes a call back if it has not been sent.
 func (n *node) withdraw(c *call) bool {
-	if !c.withdraw() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.unwait(c) && !c.withdraw() {
 		return false
 	}
-	n.mu.Lock()
 	n.pending--
-	n.mu.Unlock()
 	return true
+}
+
+// unwait takes back a call that waits for others to leave. n.mu is held.
+func (n *node) unwait(c *call) bool {
+	l := n.leaving[c.key]
+	if l == nil {
+		return false
+	}
+	i := slices.IndexFunc(l.waiting, func(e errand) bool { return e.call == c })
+	if i >= 0 {
+		l.waiting = slices.Delete(l.waiting, i, i+1)
+	}
+	return i >= 0
 }
 
 // crowded reports whether the node should be given nothing new.
@@ -116,21 +199,13 @@ func (n *node) crowded() bool {
 	return n.pending >= maxPending
 }
 
-// part tells the servers behind a client apart.
-func (n *node) part(key string) int {
-	if _, one := n.client.(*redis.Client); one {
-		return 0
-	}
-	return slot(key)
-}
-
-// note takes in what an answer to a call that was asked at that moment says about the node: its time in µs, and the id of
+// note takes in what an answer to a call that was sent at that moment says about the node: its time in µs, and the id of
 // its run. It reports an error if the vote must not count.
 //
 // Another run than before may have lost what the former was told, whatever its uptime says: its clock may have stepped, or it
 // may be a replica that was promoted. So it gets a quarantine by our own clock.
-func (n *node) note(key string, asked time.Time, now int64, id string) error {
-	took := time.Since(asked)
+func (n *node) note(key string, begun time.Time, now int64, id string) error {
+	took := time.Since(begun)
 	part := 0
 	if _, one := n.client.(*redis.Client); !one {
 		part = slot(key) // several servers, each with runs of its own
@@ -138,7 +213,7 @@ func (n *node) note(key string, asked time.Time, now int64, id string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if took < staleReading || !n.heard {
-		n.ahead = now - asked.Sub(n.q.epoch).Microseconds()
+		n.ahead = now - begun.Sub(n.q.epoch).Microseconds()
 	}
 	if n.trip += (took - n.trip) / 8; !n.heard {
 		n.trip = took
@@ -163,12 +238,12 @@ func (n *node) note(key string, asked time.Time, now int64, id string) error {
 
 // heardOf reads an answer to acquire, renew or refill and takes in what it tells of the node. Young says why a yes must not
 // count.
-func (n *node) heardOf(key string, asked time.Time, reply any, err error) (v vote, young, _ error) {
+func (n *node) heardOf(key string, begun time.Time, reply any, err error) (v vote, young, _ error) {
 	if v, err = decodeVote(reply, err); err != nil || v.now == 0 {
 		return v, nil, err
 	}
 	n.q.remember(key, v.counter)
-	if young = n.note(key, asked, v.now, v.run); !v.granted() {
+	if young = n.note(key, begun, v.now, v.run); !v.granted() {
 		young = nil // it says more by itself
 	}
 	return v, young, nil
@@ -291,129 +366,4 @@ func (n *node) forgive() {
 	for _, d := range debts {
 		d.t.unpaid(n.i)
 	}
-}
-
-// The kinds of answers of quorum_acquire.lua and quorum_renew.lua.
-const (
-	voteYes   = 1
-	voteNo    = 0  // acquire: held; renew: absent
-	voteNever = -1 // acquire: in quarantine; renew: another's
-)
-
-// vote is a node's answer to acquire or renew.
-type vote struct {
-	kind    int64
-	counter int64         // if it tells
-	left    time.Duration // in quarantine, below 0: for ever
-	now     int64         // µs; 0: it does not tell
-	run     string
-}
-
-func (v vote) granted() bool { return v.kind == voteYes }
-
-// why is the cause of a vote that was no yes.
-func (v vote) why(renewing bool) error {
-	switch {
-	case renewing:
-		return errNodeGone
-	case v.kind == voteNo:
-		return errNodeHeld
-	}
-	return &youngError{v.left}
-}
-
-// decodeVote reads {1, f, now, run}, {0, ms, now, run, f} and {-1, ms, now, run} of acquire; of renew and refill {1, f, now}
-// and the bare {0} and {-1} too.
-func decodeVote(reply any, err error) (vote, error) {
-	if err != nil {
-		return vote{kind: voteNever}, err
-	}
-	bad := fmt.Errorf("%w: %v to a quorum's script", errReply, reply)
-	list, ok := reply.([]any)
-	if !ok || len(list) == 0 {
-		return vote{kind: voteNever}, bad
-	}
-	var n [5]int64
-	var v vote
-	for i, x := range list[:min(len(list), len(n))] {
-		if i == 3 {
-			v.run, ok = x.(string)
-		} else {
-			n[i], ok = x.(int64)
-		}
-		if !ok {
-			return vote{kind: voteNever}, bad
-		}
-	}
-	v.kind, v.now = n[0], n[2]
-	switch {
-	case v.kind == voteYes && len(list) >= 3 && n[1] >= 1:
-		v.counter = n[1]
-	case v.kind == voteNo && (len(list) == 1 || len(list) == 5):
-		v.counter = n[4]
-	case v.kind == voteNever && (len(list) == 1 || len(list) == 4):
-		v.left = time.Duration(n[1]) * time.Millisecond
-	default:
-		return vote{kind: voteNever}, bad
-	}
-	return v, nil
-}
-
-// nodeState is what quorum_inspect.lua tells.
-type nodeState struct {
-	token   string
-	left    time.Duration
-	forever bool
-	counter int64 // 0: none
-}
-
-func decodeNodeState(reply any) (v nodeState, err error) {
-	list, ok := reply.([]any)
-	if !ok || len(list) != 3 {
-		return v, fmt.Errorf("%w: %v to inspect", errReply, reply)
-	}
-	v.token, _ = list[0].(string)
-	if v.left, v.forever, err = decodeLeft(list[1]); err != nil {
-		return v, err
-	}
-	if list[2] != "" {
-		v.counter, err = decodeFence(list[2])
-	}
-	return v, err
-}
-
-// majorityView makes one State of several. It reports false if the nodes that did not answer could turn it round.
-func (q *quorum) majorityView(key string, views []nodeState) (State, bool) {
-	s := State{Key: key}
-	for _, v := range views {
-		s.FencingToken = max(s.FencingToken, v.counter)
-	}
-	missing := len(q.nodes) - len(views)
-	known := true
-	for _, v := range views {
-		var lefts []time.Duration
-		for _, w := range views {
-			if w.token == v.token {
-				left := w.left
-				if w.forever {
-					left = maxTTL
-				}
-				lefts = append(lefts, left)
-			}
-		}
-		switch {
-		case v.token == "":
-		case len(lefts) >= q.majority():
-			slices.Sort(lefts)
-			// A majority of keys has to be left.
-			s.Held, s.Owner, s.TTL = true, ownerOf(v.token), lefts[len(lefts)-q.majority()]
-			if s.TTL == maxTTL {
-				s.TTL = -1
-			}
-			return s, true
-		case len(lefts)+missing >= q.majority():
-			known = false
-		}
-	}
-	return s, known
 }

@@ -58,6 +58,7 @@ type seat struct {
 	run       string
 	why       error // it is no vote
 
+	leaving   bool // the node was told so
 	releasing bool // a release is under way or owed
 	owed      bool // the node did not answer it; it is tried again in the background
 	writes    sent // of releases
@@ -121,14 +122,16 @@ func (t *tenure) ask(ctx context.Context) {
 		} else {
 			s.asked = newNodeCall(ctx, acquireNodeScript, &t.r, proposal, quarantine)
 		}
-		n.send(s.asked, func(k sent, reply any, err error) { t.answered(i, k, reply, err) })
+		n.sendPolitely(s.asked, func(k sent, begun time.Time, reply any, err error) {
+			t.answered(i, k, begun, reply, err)
+		})
 	}
 	t.judge()
 }
 
 // answered takes in a node's answer to ask.
-func (t *tenure) answered(i int, k sent, reply any, err error) {
-	v, young, err := t.q.nodes[i].heardOf(t.r.key, t.asked, reply, err)
+func (t *tenure) answered(i int, k sent, begun time.Time, reply any, err error) {
+	v, young, err := t.q.nodes[i].heardOf(t.r.key, begun, reply, err)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := &t.seats[i]
@@ -262,7 +265,7 @@ func (t *tenure) accept(i int) {
 		s.why = errOvertaken
 	default:
 		s.raise = newNodeCall(context.Background(), renewNodeScript, &t.r, t.fence)
-		t.q.nodes[i].send(s.raise, func(_ sent, reply any, err error) { t.raised(i, reply, err) })
+		t.q.nodes[i].send(s.raise, func(_ sent, _ time.Time, reply any, err error) { t.raised(i, reply, err) })
 	}
 }
 

@@ -34,6 +34,7 @@ const (
 // caller pays for its wake-up and its patience), and go-redis's own AutoPipeline (the same).
 type sender struct {
 	client redis.UniversalClient
+	used   time.Time // of a node's: when it was last asked for, guarded by deployment.mu
 	home   *sender   // of a node's: that of the cluster, for calls that went to the wrong node
 	fly    func()    // s.flight, bound once: a go statement with it allocates nothing
 	waits  sync.Pool // of *wait; not global, since a test's bubble may own its channels
@@ -249,7 +250,7 @@ func (s *sender) flight() {
 			s.sendAll(batch)
 		}
 		for i, c := range batch {
-			if s.home != nil && c.astray() {
+			if s.home != nil && c.astray(s.home.client) {
 				s.home.post(c)
 			} else {
 				c.finish()
@@ -270,7 +271,7 @@ func growStack(i int) byte {
 
 // astray reports whether a call to a node of a cluster is one for the cluster's client, which finds the node that has the
 // slot now. It makes the call ready for that.
-func (c *call) astray() bool {
+func (c *call) astray(home redis.UniversalClient) bool {
 	var server redis.Error
 	elsewhere := redis.HasErrorPrefix(c.err, "MOVED") || redis.HasErrorPrefix(c.err, "ASK")
 	if c.err == nil || errors.As(c.err, &server) && !elsewhere {
@@ -278,6 +279,10 @@ func (c *call) astray() bool {
 	}
 	if elsewhere && c.written() == 1 {
 		c.token.writes.Store(0) // that write has certainly done nothing
+	}
+	if cluster, ok := home.(*redis.ClusterClient); ok && !elsewhere {
+		// go-redis goes on asking a node that it cannot reach until its picture of the cluster is a minute old.
+		cluster.ReloadState(context.Background())
 	}
 	c.reply, c.err = nil, nil
 	return true

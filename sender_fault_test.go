@@ -79,7 +79,7 @@ func TestWritesAreCounted(t *testing.T) {
 		require.Error(t, err)
 		assert.Zero(t, n, "nothing was written")
 		b.wire.Pass()
-		time.Sleep(time.Minute)
+		b.pass(time.Minute)
 		assert.False(t, b.m.Exists("k"))
 
 		// In a batch as well, which is sent again as a whole.

@@ -144,6 +144,9 @@ func (b *senderBench) idle() {
 	assert.Nil(b.t, s.rescue, "a timer runs for nobody")
 }
 
+// pass lets time pass in the bubble.
+func (b *senderBench) pass(d time.Duration) { time.Sleep(d) }
+
 func testRequest(key string) *request {
 	return &request{key: key, token: "AAAAAAAAAAAAAAAA." + key, px: 60_000, o: &options{}}
 }

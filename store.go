@@ -174,11 +174,12 @@ func (d *deployment) to(key string) *sender {
 	s := d.nodes[master]
 	if s == nil {
 		// A node is new when the cluster has changed: the others may have left it, and are made again if not.
-		maps.DeleteFunc(d.nodes, func(_ *redis.Client, s *sender) bool { return s.isIdle() })
+		maps.DeleteFunc(d.nodes, func(_ *redis.Client, s *sender) bool { return time.Since(s.used) > unused && s.isIdle() })
 		s = newSender(master)
 		s.home = d.sender
 		d.nodes[master] = s
 	}
+	s.used = time.Now()
 	return s
 }
 

@@ -48,6 +48,14 @@ func TestANodeOfAClusterHasASenderOfItsOwn(t *testing.T) {
 	}
 	require.Len(t, d.nodes, 1)
 	assert.NotNil(t, d.nodes[node])
+
+	// Those of nodes that have left are forgotten when a new one comes.
+	_, gone := redistest.Mini(t)
+	d.nodes = map[*redis.Client]*sender{gone: newSender(gone)}
+	_, _, err := d.acquire(t.Context(), testRequest("k"), modeTry, callBound)
+	require.NoError(t, err)
+	require.Len(t, d.nodes, 1)
+	assert.NotNil(t, d.nodes[node])
 	assert.True(t, d.close(t.Context()))
 }
 

@@ -200,15 +200,18 @@ func TestRightsOfTheUser(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			ctx, c := t.Context(), as(t, u.rules...)
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			c := as(t, u.rules...)
 			one, two := New(c, WithKeyPrefix(u.prefix)), New(c, WithKeyPrefix(u.prefix))
 			lease, err := one.TryAcquire(ctx, u.key, time.Minute)
 			require.NoError(t, err)
-			next := make(chan *Lease)
+			var second *Lease
+			waited := make(chan error, 1)
 			go func() {
-				lease, err := two.Acquire(ctx, u.key, time.Minute)
-				assert.NoError(t, err)
-				next <- lease
+				var err error
+				second, err = two.Acquire(ctx, u.key, time.Minute)
+				waited <- err
 			}()
 			require.Eventually(t, func() bool {
 				state, err := one.Inspect(ctx, u.key)
@@ -216,9 +219,8 @@ func TestRightsOfTheUser(t *testing.T) {
 			}, 10*time.Second, time.Millisecond)
 			require.NoError(t, lease.Renew(ctx))
 			require.NoError(t, lease.Release(ctx))
-			lease = <-next
-			require.NotNil(t, lease)
-			require.NoError(t, lease.Release(ctx))
+			require.NoError(t, <-waited)
+			require.NoError(t, second.Release(ctx))
 			require.NoError(t, one.Close())
 			require.NoError(t, two.Close())
 		})

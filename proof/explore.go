@@ -1,0 +1,353 @@
+package proof
+
+import (
+	"fmt"
+	"math/bits"
+	"slices"
+	"strings"
+)
+
+// step is one thing that happens.
+type step struct {
+	what      string
+	lost      bool // and the reply is lost
+	try, node int8 // -1: none
+}
+
+// successors calls emit with every state that can come next; the state is emit's until it returns.
+func (m *model) successors(s *state, emit func(*state, step, string)) {
+	var x state
+	do := func(what string, lost bool, t, i int, f func(*state) string) {
+		x = *s
+		violated := f(&x)
+		m.tidy(&x)
+		if violated == "" && !m.clockless && m.trusted(&x) > 1 {
+			violated = "E"
+		}
+		emit(&x, step{what, lost, int8(t), int8(i)}, violated)
+	}
+	always := func(f func(*state)) func(*state) string { return func(x *state) string { f(x); return "" } }
+
+	if s.now < m.ticks {
+		do("a tick passes", false, -1, -1, always(func(x *state) {
+			x.now++
+			for i := range x.nodes {
+				m.pass(&x.nodes[i])
+			}
+		}))
+	}
+	for i := range s.nodes {
+		if s.losses > 0 {
+			do("loses its data and restarts", false, -1, i, always(func(x *state) {
+				x.losses--
+				n := &x.nodes[i]
+				n.key, n.up = 0, 0
+				if m.broken != noFaithInCounters {
+					n.counter = 0
+				}
+			}))
+		}
+		if s.vanishings > 0 && s.nodes[i].key != 0 {
+			do("its key vanishes", false, -1, i, always(func(x *state) { x.vanishings--; x.nodes[i].key = 0 }))
+		}
+		if s.drifts > 0 {
+			do("its clock runs ahead", false, -1, i, always(func(x *state) { x.drifts--; m.pass(&x.nodes[i]) }))
+		}
+	}
+	for t := range m.tries {
+		m.client(s, t, do)
+		for i := range s.nodes {
+			m.deliver(s, t, i, do)
+		}
+	}
+}
+
+// pass lets a tick pass on a node.
+func (m *model) pass(n *node) {
+	n.left = max(n.left, 1) - 1
+	n.up = min(n.up+1, m.quarantineLength())
+}
+
+type doFunc func(what string, lost bool, t, i int, f func(*state) string)
+
+// client does what a client may do of itself.
+func (m *model) client(s *state, t int, do doFunc) {
+	switch y := s.tries[t]; y.phase {
+	case idle:
+		if t > 0 && s.tries[t-1].phase == idle { // clients are alike
+			return
+		}
+		if m.oneClient && t == 1 && s.tries[0].phase != over && s.tries[0].phase != failed {
+			return
+		}
+		m.begin(t, 0, do)
+		if m.proposals {
+			m.begin(t, (s.now+m.skew)*unit+unit/2, do)
+		}
+	case asking, raising:
+		if t < m.quitters {
+			do("gives up", false, t, -1, func(x *state) string { m.end(x, t, failed); return "" })
+		}
+	case held:
+		if t < m.quitters {
+			do("releases", false, t, -1, func(x *state) string { m.end(x, t, over); return "" })
+		}
+		if !y.renewing && y.renewalsSoFar < m.renewals && t < m.renewers {
+			do("renews", false, t, -1, func(x *state) string {
+				y := &x.tries[t]
+				y.renewing, y.renewalBegun = true, x.now
+				y.renewalsSoFar++
+				for i := range x.nodes {
+					x.nodes[i].links[t].msgs |= renewMsg
+				}
+				return ""
+			})
+		}
+	}
+}
+
+func (m *model) begin(t int, proposal uint8, do doFunc) {
+	do("begins", false, t, -1, func(x *state) string {
+		y := &x.tries[t]
+		y.phase, y.begun, y.proposal = asking, x.now, proposal
+		for u := range m.tries {
+			if o := x.tries[u]; o.phase == held || o.phase == over {
+				y.before = max(y.before, o.fence)
+			}
+		}
+		for i := range x.nodes {
+			n := &x.nodes[i]
+			n.links[t].msgs |= acquireMsg
+			if m.broken == uptimeInTheScript && !m.young(n) {
+				n.links[t].msgs |= wasOld
+			}
+		}
+		return ""
+	})
+}
+
+func (m *model) end(x *state, t int, p phase) {
+	x.tries[t].phase = p
+	for i := range x.nodes {
+		x.nodes[i].links[t].msgs |= releaseMsg
+	}
+}
+
+// deliver delivers the messages from an attempt to a node, each with its reply heard or lost.
+func (m *model) deliver(s *state, t, i int, do doFunc) {
+	land := func(msg uint8, what string, f func(x *state, n *node, heard bool) string) {
+		if s.nodes[i].links[t].msgs&msg == 0 {
+			return
+		}
+		for _, heard := range []bool{true, false} {
+			if !heard && (m.repliesArrive || msg&(refillMsg|releaseMsg) != 0) {
+				continue // nobody waits for the latter
+			}
+			for _, copied := range []bool{false, true} {
+				if copied && s.copies == 0 {
+					continue
+				}
+				do(what, !heard, t, i, func(x *state) string {
+					n := &x.nodes[i]
+					if copied {
+						x.copies--
+					} else {
+						n.links[t].msgs &^= msg
+					}
+					return f(x, n, heard)
+				})
+			}
+		}
+	}
+	times := []uint8{(s.now + s.nodes[i].skew) * unit}
+	if m.clockless {
+		times = []uint8{0, unit}
+	}
+	for _, time := range times {
+		land(acquireMsg, "acquire lands", func(x *state, n *node, heard bool) string {
+			m.acquire(x, n, t, time)
+			if !heard {
+				return ""
+			}
+			return m.granted(x, n, t)
+		})
+	}
+	land(raiseMsg, "raise lands", func(x *state, n *node, heard bool) string {
+		if m.renew(x, n, t) && heard && n.counter == x.tries[t].fence {
+			n.links[t].got |= accepted
+		}
+		return m.handOut(x, t)
+	})
+	land(renewMsg, "renewal lands", func(x *state, n *node, heard bool) string {
+		free := n.key == 0
+		mine := m.renew(x, n, t)
+		switch y := &x.tries[t]; {
+		case !heard || y.phase != held:
+		case mine && y.renewing:
+			n.links[t].got |= renewed
+		case free && y.renewing:
+			n.links[t].got |= absent
+		case free && !mine:
+			n.links[t].msgs |= refillMsg // late, and the round was confirmed without it
+		}
+		m.confirmed(x, t)
+		return ""
+	})
+	land(refillMsg, "refill lands", func(x *state, n *node, _ bool) string { m.refill(x, n, t); return "" })
+	land(releaseMsg, "release lands", func(_ *state, n *node, _ bool) string { m.release(n, t); return "" })
+}
+
+// tidy makes one state of those that differ in nothing that matters any more.
+func (m *model) tidy(s *state) {
+	for t := range m.tries {
+		y := &s.tries[t]
+		if y.phase == held && !m.clockless && s.now >= y.until {
+			y.phase = over
+		}
+		done := y.phase == over || y.phase == failed
+		if done {
+			y.begun, y.until, y.before, y.renewing, y.renewalBegun, y.renewalsSoFar = 0, 0, 0, false, 0, 0
+		}
+		for i := range s.nodes {
+			n := &s.nodes[i]
+			l := &n.links[t]
+			if y.phase != asking && y.phase != raising {
+				l.candidate, l.got = 0, l.got&^accepted
+			}
+			if !y.renewing {
+				l.got &^= renewed | absent
+			}
+			// A command for a key that its token neither has nor can get changes nothing.
+			if done && n.key != m.token(t) && l.msgs&(acquireMsg|refillMsg) == 0 &&
+				m.broken != raiseOnlyOwn && m.broken != renewalCreatesNothing && m.broken != newToken {
+				l.msgs = 0
+			}
+			if l.msgs&acquireMsg == 0 {
+				l.msgs &^= wasOld
+			}
+		}
+	}
+	for i := range s.nodes {
+		if n := &s.nodes[i]; n.left == 0 && !m.clockless || n.key == 0 {
+			n.key, n.left = 0, 0
+		}
+	}
+	for _, p := range [...][2]int{{0, 1}, {1, 2}, {0, 1}} {
+		if a, b := &s.nodes[p[0]], &s.nodes[p[1]]; b.less(a) {
+			*a, *b = *b, *a
+		}
+	}
+}
+
+// words packs a node.
+func (n *node) words() (a, b uint64) {
+	l := &n.links
+	a = pack(n.skew, n.key, n.left, n.counter, n.up, l[0].msgs, l[0].got, l[0].candidate)
+	b = pack(l[1].msgs, l[1].got, l[1].candidate, l[2].msgs, l[2].got, l[2].candidate, 0, 0)
+	return a, b
+}
+
+func (n *node) less(o *node) bool {
+	a, b := n.words()
+	c, d := o.words()
+	return a < c || a == c && b < d
+}
+
+func pack(a, b, c, d, e, f, g, h uint8) uint64 {
+	return uint64(a) | uint64(b)<<8 | uint64(c)<<16 | uint64(d)<<24 | uint64(e)<<32 | uint64(f)<<40 | uint64(g)<<48 | uint64(h)<<56
+}
+
+// digest stands for a state in the set of those that were seen: 128 bits, so that no two will ever meet.
+type digest [2]uint64
+
+func (d *digest) add(w uint64) {
+	for i, k := range [...]uint64{0x9e3779b97f4a7c15, 0xd6e8feb86659fd93} {
+		hi, lo := bits.Mul64(d[i]^w, k)
+		d[i] = hi ^ lo + k
+	}
+}
+
+func (s *state) digest() (d digest) {
+	d = digest{1, 2}
+	d.add(pack(s.now, s.losses, s.vanishings, s.copies, s.drifts, 0, 0, 0))
+	for i := range s.tries {
+		y := &s.tries[i]
+		renewing := uint8(0)
+		if y.renewing {
+			renewing = 1
+		}
+		d.add(pack(uint8(y.phase), y.begun, y.until, y.proposal, y.fence, y.before, renewing, y.renewalBegun))
+		d.add(uint64(y.renewalsSoFar))
+	}
+	for i := range s.nodes {
+		a, b := s.nodes[i].words()
+		d.add(a)
+		d.add(b)
+	}
+	return d
+}
+
+// result is what a search found.
+type result struct {
+	violated string // the property; "": none
+	trace    []string
+	states   int
+	leases   int // hand-outs on the way, so that a search in which nothing happens is seen
+}
+
+// explore visits every state that can be reached, or stops at the first violation.
+func (m *model) explore() (r result) {
+	type visit struct {
+		from int32
+		step step
+	}
+	first := m.start()
+	seen := map[digest]struct{}{first.digest(): {}}
+	visits := []visit{{-1, step{}}}
+	for level, base := []state{first}, 0; len(level) > 0 && r.violated == ""; {
+		var next []state
+		for j := range level {
+			m.successors(&level[j], func(x *state, st step, violated string) {
+				if r.violated != "" {
+					return
+				}
+				if violated != "" && (m.only == "" || m.only == violated) {
+					r.violated = violated
+					r.trace = []string{st.String()}
+					for v := base + j; v > 0; v = int(visits[v].from) {
+						r.trace = append(r.trace, visits[v].step.String())
+					}
+					slices.Reverse(r.trace)
+					return
+				}
+				d := x.digest()
+				if _, old := seen[d]; old {
+					return
+				}
+				seen[d] = struct{}{}
+				visits = append(visits, visit{int32(base + j), st})
+				next = append(next, *x)
+				r.leases += m.trusted(x)
+			})
+		}
+		base = len(visits) - len(next)
+		level = next
+	}
+	r.states = len(visits)
+	return r
+}
+
+func (st step) String() string {
+	var b strings.Builder
+	if st.try >= 0 {
+		fmt.Fprintf(&b, "attempt %d ", st.try)
+	}
+	if st.node >= 0 {
+		fmt.Fprintf(&b, "node %d: ", st.node)
+	}
+	b.WriteString(st.what)
+	if st.lost {
+		b.WriteString(", its reply is lost")
+	}
+	return b.String()
+}

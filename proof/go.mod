@@ -1,0 +1,3 @@
+module github.com/go-leasehold/leasehold/proof
+
+go 1.26.0

@@ -1,0 +1,79 @@
+package proof
+
+import (
+	"strings"
+	"testing"
+)
+
+// sane: two attempts, no faults but slow and lost messages.
+var sane = model{tries: 2, ttl: 2, quarantine: 2, ticks: 3, skew: 1}
+
+func (m model) with(f func(*model)) model { f(&m); return m }
+
+// The protocol as it is, under each kind of fault.
+var whole = map[string]model{
+	"slow and lost messages":  sane,
+	"proposals":               sane.with(func(m *model) { m.proposals, m.ticks = true, 2 }),
+	"giving up":               sane.with(func(m *model) { m.quitters, m.ticks = 1, 2 }),
+	"a copy":                  sane.with(func(m *model) { m.copies, m.ticks = 1, 2 }),
+	"a clock ahead":           sane.with(func(m *model) { m.ttl, m.margin, m.quarantine, m.drifts = 3, 1, 3, 1 }),
+	"two losses":              sane.with(func(m *model) { m.losses, m.ticks = 2, 2 }),
+	"two renewals and a loss": sane.with(func(m *model) { m.losses, m.renewals, m.renewers, m.ticks, m.repliesArrive = 1, 2, 1, 2, true }),
+	"a loss and a renewal":    sane.with(func(m *model) { m.losses, m.renewals, m.renewers, m.ticks = 1, 1, 1, 2 }),
+	"one client, two tries":   sane.with(func(m *model) { m.tries, m.oneClient, m.quitters, m.ticks, m.skew = 3, true, 1, 0, 0 }),
+	"no clocks":               sane.with(func(m *model) { m.clockless, m.vanishings, m.ticks = true, 3, 0 }),
+	"no clocks and a copy":    sane.with(func(m *model) { m.clockless, m.vanishings, m.copies, m.ticks = true, 2, 1, 0 }),
+}
+
+func TestTheProtocolHolds(t *testing.T) {
+	for name, m := range whole {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := m.explore()
+			if r.violated != "" {
+				t.Errorf("%s fails:\n%s", r.violated, strings.Join(r.trace, "\n"))
+			}
+			if r.leases == 0 {
+				t.Error("nothing was ever handed out")
+			}
+			t.Logf("%d states", r.states)
+		})
+	}
+}
+
+// Each rule left out, where the property must be seen to fail.
+func TestNoRuleCanBeLeftOut(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		rule     rule
+		where    string
+		violates string
+	}{
+		{"no raise", raise, "slow and lost messages", "O1"},
+		{"no raise, without clocks", raise, "no clocks", "O1"},
+		{"accepted by a minority", acceptByMajority, "slow and lost messages", "O1"},
+		{"a raise whoever holds the key", raiseOnlyOwn, "no clocks and a copy", "O2"},
+		{"a renewal by a minority", renewByMajority, "a loss and a renewal", "E"},
+		{"the deadline counts from the reply", deadlineFromSend, "slow and lost messages", "E"},
+		{"no margin", marginForDrift, "a clock ahead", "E"},
+		{"the same token for the next try", newToken, "one client, two tries", "E"},
+		{"no quarantine", quarantineAfterLoss, "two losses", "E"},
+		{"a quarantine shorter than the TTL", quarantineCoversTTL, "two losses", "E"},
+		{"the uptime is read before the acquire", uptimeInTheScript, "two losses", "E"},
+		{"a counter that survived ends the quarantine", noFaithInCounters, "two losses", "E"},
+		{"a refill in the quarantine", refillAsksUptime, "two renewals and a loss", "E"},
+		{"a renewal creates the key", renewalCreatesNothing, "a loss and a renewal", "E"},
+		{"no floor of time", timeFloor, "two losses", "O1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			m := whole[c.where]
+			m.broken, m.only = c.rule, c.violates
+			r := m.explore()
+			if r.violated != c.violates {
+				t.Errorf("saw %q fail, want %q; %d states\n%s", r.violated, c.violates, r.states, strings.Join(r.trace, "\n"))
+			}
+			t.Logf("%d states, %d steps", r.states, len(r.trace))
+		})
+	}
+}

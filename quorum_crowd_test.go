@@ -1,0 +1,262 @@
+package leasehold
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"runtime"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestQuorumCallersReturnInTimeWhenEveryNodeIsSilent(t *testing.T) {
+	quorumBubble(t, 3, func(t *testing.T, _ []*fakeNode, join joinFunc) {
+		q := join()
+		for _, w := range q.wires {
+			w.BlackHole()
+		}
+		before := runtime.NumGoroutine()
+		var all sync.WaitGroup
+		for i := range 300 {
+			all.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+				defer cancel()
+				begun := time.Now()
+				_, err := q.TryAcquire(ctx, strconv.Itoa(i), 10*time.Second)
+				if took := time.Since(begun); took != 100*time.Millisecond {
+					t.Errorf("took %v", took)
+				}
+				if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ErrNoQuorum) {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		synctest.Wait()
+		// What is left are the round trips that go-redis has not given up, each with the goroutines of its connection here.
+		require.Less(t, runtime.NumGoroutine()-before, 3*maxFlights*8)
+
+		// Without a context of the caller's there is a bound as well.
+		begun := time.Now()
+		_, err := q.TryAcquire(t.Context(), "k", 10*time.Second)
+		require.ErrorIs(t, err, ErrNoQuorum)
+		require.LessOrEqual(t, time.Since(begun), nodePatience)
+	})
+}
+
+func TestQuorumGivesASilentNodeNoMoreThanItCanForget(t *testing.T) {
+	quorumBubble(t, 3, func(t *testing.T, _ []*fakeNode, join joinFunc) {
+		q := join()
+		q.wires[0].BlackHole()
+		n := q.store.(*quorum).nodes[0]
+		n.mu.Lock()
+		n.pending = maxPending - 20 // as if so many were under way
+		n.mu.Unlock()
+		for i := range 40 {
+			x, err := q.TryAcquire(t.Context(), strconv.Itoa(i), time.Minute)
+			require.NoError(t, err)
+			require.NoError(t, x.Release(t.Context()))
+		}
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		require.LessOrEqual(t, n.pending, maxPending)
+		require.LessOrEqual(t, len(n.debts), maxDebts)
+	})
+}
+
+func TestQuorumServesFiftyClientsOnFiveNodes(t *testing.T) {
+	quorumBubble(t, 5, func(t *testing.T, nodes []*fakeNode, join joinFunc) {
+		for i, n := range nodes {
+			n.offset = time.Duration(i) * 50 * time.Millisecond
+		}
+		o := &simObserver{}
+		var all sync.WaitGroup
+		begun := time.Now()
+		last, longest := begun, time.Duration(0)
+		for range 50 {
+			q := join()
+			for _, w := range q.wires {
+				w.Delay(100*time.Microsecond + rand.N(time.Millisecond))
+			}
+			all.Go(func() {
+				called := o.tick.Add(1)
+				err := q.WithLock(t.Context(), "k", 5*time.Second, func(_ context.Context, x *Lease) error {
+					o.handedOut(x, called)
+					o.mu.Lock()
+					longest = max(longest, time.Since(last))
+					o.mu.Unlock()
+					time.Sleep(2 * time.Millisecond)
+					o.mu.Lock()
+					last = time.Now()
+					o.mu.Unlock()
+					return nil
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		require.Empty(t, o.faults)
+		require.Len(t, o.leases, 50)
+		t.Logf("all served after %v, the lock was free for %v at most", time.Since(begun), longest)
+		require.Less(t, longest, time.Second, "progress all the time")
+		require.Less(t, time.Since(begun), 15*time.Second)
+	})
+}
+
+func TestQuorumContendersDoNotUndoEachOtherForEver(t *testing.T) {
+	for range 5 {
+		quorumBubble(t, 3, func(t *testing.T, _ []*fakeNode, join joinFunc) {
+			var all sync.WaitGroup
+			begun := time.Now()
+			for i := range 2 {
+				q := join()
+				for j, w := range q.wires { // each is first at another node, and they begin together
+					w.Delay(time.Millisecond + time.Duration((i+j)%3)*time.Millisecond)
+				}
+				all.Go(func() {
+					x, err := q.Acquire(t.Context(), "k", time.Minute)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					_ = x.Release(t.Context())
+				})
+			}
+			all.Wait()
+			require.Less(t, time.Since(begun), 3*time.Second)
+		})
+	}
+}
+
+func TestQuorumLocksWithWithLockAutoRenewalHooksAndStats(t *testing.T) {
+	quorumBubble(t, 3, func(t *testing.T, nodes []*fakeNode, join joinFunc) {
+		var mu sync.Mutex
+		seen := map[string]int{}
+		count := func(what string) func(Event) {
+			return func(e Event) {
+				mu.Lock()
+				defer mu.Unlock()
+				seen[what]++
+				require.Equal(t, "k", e.Key)
+			}
+		}
+		q := join(WithOwner("me"), WithHooks(Hooks{
+			Acquired: func(_ context.Context, e Event) { count("acquired")(e); require.Positive(t, e.FencingToken) },
+			GaveUp:   func(_ context.Context, e Event) { count("gave up")(e) },
+			Renewed:  count("renewed"), Jeopardy: count("jeopardy"), Lost: count("lost"), Released: count("released"),
+		}))
+		other := join()
+		err := q.WithLock(t.Context(), "k", 300*time.Millisecond, func(ctx context.Context, x *Lease) error {
+			for i := range 10 {
+				q.hooks[i%3].Next(1, runs(renewNodeScript)).Fail(errBroken) // one node at a time is of no account
+				time.Sleep(200 * time.Millisecond)
+				require.NoError(t, ctx.Err())
+				_, err := other.TryAcquire(ctx, "k", time.Second)
+				require.ErrorIs(t, err, ErrHeld)
+			}
+			s, err := other.Inspect(ctx, "k")
+			require.NoError(t, err)
+			require.True(t, s.Held)
+			require.Equal(t, "me", s.Owner)
+			require.Equal(t, x.FencingToken(), s.FencingToken)
+			return nil
+		})
+		require.NoError(t, err)
+		require.Zero(t, seen["lost"]+seen["gave up"]+seen["jeopardy"])
+		require.Equal(t, 1, seen["acquired"])
+		require.Equal(t, 1, seen["released"])
+		require.Greater(t, seen["renewed"], 15)
+		stats := q.Stats()
+		require.Equal(t, int64(1), stats.Acquired)
+		require.Equal(t, int64(1), stats.Released)
+		require.Zero(t, stats.Held)
+
+		// Cut off from a majority, the holder is told at its deadline.
+		begun := time.Now()
+		err = q.WithLock(t.Context(), "k", 300*time.Millisecond, func(ctx context.Context, _ *Lease) error {
+			begun = time.Now()
+			q.wires[0].BlackHole()
+			q.wires[1].BlackHole()
+			<-ctx.Done()
+			require.ErrorIs(t, context.Cause(ctx), ErrLost)
+			return nil
+		})
+		require.ErrorIs(t, err, ErrLost)
+		require.LessOrEqual(t, time.Since(begun), 600*time.Millisecond)
+		require.Equal(t, 1, seen["lost"])
+		require.Positive(t, seen["jeopardy"])
+		q.wires[0].Pass()
+		q.wires[1].Pass()
+
+		x, err := other.Acquire(t.Context(), "k", time.Minute)
+		require.NoError(t, err)
+		require.NoError(t, q.ForceRelease(t.Context(), "k"))
+		require.ErrorIs(t, x.Renew(t.Context()), ErrLost)
+		s, err := q.Inspect(t.Context(), "k")
+		require.NoError(t, err)
+		require.False(t, s.Held)
+		require.Equal(t, x.FencingToken(), s.FencingToken, "of the last lease")
+		q.wires[1].Refuse()
+		q.wires[2].Refuse()
+		require.ErrorIs(t, q.ForceRelease(t.Context(), "k"), ErrNoQuorum)
+		_, err = q.Inspect(t.Context(), "k")
+		require.ErrorIs(t, err, ErrNoQuorum)
+	})
+}
+
+func TestQuorumCloseIsBoundedAndReleases(t *testing.T) {
+	quorumBubble(t, 3, func(t *testing.T, _ []*fakeNode, join joinFunc) {
+		q := join()
+		var leases []*Lease
+		for _, key := range []string{"a", "b", "c"} {
+			x, err := q.TryAcquire(t.Context(), key, time.Minute, WithAutoRenew(true))
+			require.NoError(t, err)
+			leases = append(leases, x)
+		}
+		synctest.Wait()
+		require.NoError(t, q.Close())
+		for _, x := range leases {
+			require.ErrorIs(t, x.Err(), ErrReleased)
+			require.Equal(t, []string{"", "", ""}, q.holders(x.Key()))
+		}
+		_, err := q.TryAcquire(t.Context(), "a", time.Minute)
+		require.ErrorIs(t, err, ErrClosed)
+
+		q = join()
+		_, err = q.TryAcquire(t.Context(), "a", time.Minute, WithAutoRenew(true))
+		require.NoError(t, err)
+		for _, w := range q.wires {
+			w.BlackHole()
+		}
+		begun := time.Now()
+		require.Error(t, q.Close())
+		require.LessOrEqual(t, time.Since(begun), 2*closeBound+time.Second)
+	})
+}
+
+// A round over N nodes needs no goroutine of its own: what an idle Locker leaves is nothing.
+func TestQuorumLeavesNoGoroutineBehind(t *testing.T) {
+	quorumBubble(t, 5, func(t *testing.T, _ []*fakeNode, join joinFunc) {
+		q := join()
+		for range 20 {
+			x, err := q.TryAcquire(t.Context(), "k", time.Minute)
+			require.NoError(t, err)
+			require.NoError(t, x.Renew(t.Context()))
+			require.NoError(t, x.Release(t.Context()))
+			synctest.Wait()
+			for _, n := range q.store.(*quorum).nodes {
+				require.Zero(t, n.flights)
+				require.Zero(t, n.pending)
+				require.Empty(t, n.debts)
+				require.Nil(t, n.repay)
+			}
+		}
+	})
+}

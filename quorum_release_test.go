@@ -1,0 +1,116 @@
+package leasehold
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestQuorumReleaseDoesNotWaitForADeadNode(t *testing.T) {
+	quorumBubble(t, 5, func(t *testing.T, nodes []*fakeNode, join joinFunc) {
+		q := join()
+		x, err := q.TryAcquire(t.Context(), "k", 20*time.Second)
+		require.NoError(t, err)
+		synctest.Wait()
+		q.wires[0].BlackHole()
+		q.wires[1].Refuse()
+		begun := time.Now()
+		require.NoError(t, x.Release(t.Context()))
+		require.Zero(t, time.Since(begun))
+		synctest.Wait()
+		require.Equal(t, []string{x.Token(), x.Token(), "", "", ""}, q.holders("k"))
+
+		// It is seen to when they are back.
+		q.wires[0].Pass()
+		q.wires[1].Pass()
+		time.Sleep(8 * time.Second)
+		require.Equal(t, []string{"", "", "", "", ""}, q.holders("k"))
+	})
+}
+
+func TestQuorumReleaseWithoutAMajorityIsRepeatedAndBounded(t *testing.T) {
+	quorumBubble(t, 3, func(t *testing.T, _ []*fakeNode, join joinFunc) {
+		q := join()
+		x, err := q.TryAcquire(t.Context(), "k", 20*time.Second)
+		require.NoError(t, err)
+		synctest.Wait()
+		q.wires[0].BlackHole()
+		q.wires[1].BlackHole()
+		begun := time.Now()
+		err = x.Release(t.Context())
+		require.ErrorIs(t, err, ErrNoQuorum)
+		require.NotErrorIs(t, err, ErrLost)
+		require.LessOrEqual(t, time.Since(begun), nodePatience)
+		require.False(t, x.Valid())
+		q.wires[0].Pass()
+		q.wires[1].Pass()
+		require.Eventually(t, func() bool { return errors.Is(x.Err(), ErrReleased) }, 10*time.Second, 100*time.Millisecond)
+		require.NoError(t, x.Release(t.Context()))
+	})
+}
+
+func TestQuorumReleaseTellsALeaseThatWasLost(t *testing.T) {
+	quorumBubble(t, 3, func(t *testing.T, nodes []*fakeNode, join joinFunc) {
+		q := join()
+		take := func() *Lease {
+			x, err := q.TryAcquire(t.Context(), "k", time.Second)
+			require.NoError(t, err)
+			synctest.Wait()
+			return x
+		}
+		x := take()
+		nodes[1].Del("k") // one node proves nothing
+		require.NoError(t, x.Release(t.Context()))
+		x = take()
+		nodes[0].Del("k")
+		nodes[1].Del("k")
+		require.ErrorIs(t, x.Release(t.Context()), ErrLost)
+	})
+}
+
+func TestQuorumAdoptKeepsTheFencingToken(t *testing.T) {
+	quorumBubble(t, 3, func(t *testing.T, nodes []*fakeNode, join joinFunc) {
+		a, b := join(), join()
+		nodes[2].setCounter("k", 500*time.Millisecond) // grants with a candidate that is never accepted
+		late := a.hooks[2].Next(1, nil).Hold()
+		x, err := a.TryAcquire(t.Context(), "k", time.Second)
+		require.NoError(t, err)
+		late.Release()
+		synctest.Wait()
+		require.Greater(t, nodes[2].counter("k"), x.FencingToken())
+		adopt := func() *Lease {
+			y, err := b.Adopt(t.Context(), "k", x.Token(), time.Second)
+			require.NoError(t, err)
+			synctest.Wait()
+			return y
+		}
+		require.Equal(t, x.FencingToken(), adopt().FencingToken())
+
+		// A dead node that is not needed costs nothing.
+		b.wires[2].BlackHole()
+		begun := time.Now()
+		require.Equal(t, x.FencingToken(), adopt().FencingToken())
+		require.Zero(t, time.Since(begun))
+		b.wires[2].Pass()
+
+		// With one node lost on the way the others disagree: a higher one, that a majority accepts.
+		nodes[0].Del("k")
+		y := adopt()
+		require.Greater(t, y.FencingToken(), x.FencingToken())
+		require.Equal(t, y.FencingToken(), nodes[1].counter("k"))
+
+		// It creates nothing, and releases nothing that it did not win.
+		nodes[1].Del("k")
+		_, err = b.Adopt(t.Context(), "k", x.Token(), time.Second)
+		require.ErrorIs(t, err, ErrLost)
+		b.hooks[0].Next(1, nil).Fail(errBroken)
+		b.hooks[1].Next(1, nil).Fail(errBroken)
+		_, err = b.Adopt(t.Context(), "k", x.Token(), time.Second)
+		require.ErrorIs(t, err, ErrNoQuorum)
+		synctest.Wait()
+		require.Equal(t, []string{"", "", x.Token()}, a.holders("k"))
+	})
+}

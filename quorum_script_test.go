@@ -1,0 +1,247 @@
+package leasehold
+
+import (
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-leasehold/leasehold/internal/redistest"
+)
+
+// The scripts of a quorum's nodes, on miniredis and on Redis.
+func TestQuorumScripts(t *testing.T) {
+	t.Run("miniredis", func(t *testing.T) {
+		_, c := redistest.Mini(t)
+		testNodeScripts(t, c)
+	})
+	t.Run("redis", func(t *testing.T) { testNodeScripts(t, redistest.Server(t).Client()) })
+}
+
+func testNodeScripts(t *testing.T, c *redis.Client) {
+	ctx := t.Context()
+	const k, f = "k", "f"
+	run := func(sc *script, args ...any) []int64 {
+		t.Helper()
+		reply, err := sc.Run(ctx, c, []string{k, f}, args...).Result()
+		require.NoError(t, err)
+		list, ok := reply.([]any)
+		if !ok {
+			return []int64{reply.(int64)}
+		}
+		var n []int64
+		for _, x := range list {
+			if i, ok := x.(int64); ok {
+				n = append(n, i)
+			}
+		}
+		return n
+	}
+	now := func() int64 { return c.Time(ctx).Val().UnixMicro() }
+	counter := func() int64 { n, _ := c.Get(ctx, f).Int64(); return n }
+	clean := func() { require.NoError(t, c.Del(ctx, k, f).Err()) }
+
+	t.Run("acquire is floored by the time, and idempotent by token", func(t *testing.T) {
+		clean()
+		before := now()
+		got := run(acquireNodeScript, "T", 5000, 0, 0)
+		require.Equal(t, int64(1), got[0])
+		require.GreaterOrEqual(t, got[1], before)
+		require.Equal(t, got[1], counter())
+		require.NoError(t, c.PExpire(ctx, k, 3*time.Second).Err())
+		again := run(acquireNodeScript, "T", 5000, 0, 0)
+		require.Equal(t, got[1], again[1])
+		require.LessOrEqual(t, c.PTTL(ctx, k).Val(), 3*time.Second, "its expiry does not move")
+		held := run(acquireNodeScript, "U", 5000, 0, 0)
+		require.Equal(t, int64(0), held[0])
+		require.InDelta(t, 3000, held[1], 200)
+		require.Equal(t, got[1], held[3], "it tells the counter")
+		require.Equal(t, "T", c.Get(ctx, k).Val())
+	})
+	t.Run("acquire takes a proposal that is near", func(t *testing.T) {
+		clean()
+		p := now() + 500_000
+		require.Equal(t, p, run(acquireNodeScript, "T", 5000, p, 0)[1])
+		require.NoError(t, c.Del(ctx, k).Err())
+		require.Equal(t, p+1, run(acquireNodeScript, "T", 5000, p, 0)[1], "the counter is ahead of it")
+		clean()
+		require.Less(t, run(acquireNodeScript, "T", 5000, now()+2_000_000, 0)[1], now()+1_000_000, "one that is far is no hint")
+	})
+	t.Run("renew and raise only under the token", func(t *testing.T) {
+		clean()
+		require.Equal(t, []int64{0}, run(renewNodeScript, "T", 5000, 1<<50))
+		require.Zero(t, c.Exists(ctx, k, f).Val(), "it creates nothing")
+		first := run(acquireNodeScript, "T", 1000, 0, 0)[1]
+		require.Equal(t, []int64{-1}, run(renewNodeScript, "U", 5000, first+9)[:1])
+		require.Equal(t, first, counter(), "nothing is written under another's token")
+		require.Equal(t, first, run(renewNodeScript, "T", 5000, 0)[1], "the look of an Adopt")
+		require.Greater(t, c.PTTL(ctx, k).Val(), 4*time.Second)
+		require.Equal(t, first+9, run(renewNodeScript, "T", 1000, first+9)[1])
+		require.Equal(t, first+9, counter())
+		require.Greater(t, c.PTTL(ctx, k).Val(), 4*time.Second, "never shortened")
+		require.Equal(t, first+9, run(renewNodeScript, "T", 1000, first)[1], "never lowered")
+	})
+	t.Run("refill takes what is free", func(t *testing.T) {
+		clean()
+		require.NoError(t, c.Set(ctx, k, "U", 0).Err())
+		require.Equal(t, []int64{0}, run(refillNodeScript, "T", 5000, 77, 0))
+		require.Equal(t, "U", c.Get(ctx, k).Val())
+		require.NoError(t, c.Del(ctx, k).Err())
+		require.Equal(t, int64(1), run(refillNodeScript, "T", 5000, 77, 0)[0])
+		require.Equal(t, "T", c.Get(ctx, k).Val())
+		require.Equal(t, int64(77), counter())
+		require.Positive(t, c.PTTL(ctx, k).Val())
+	})
+	t.Run("release is by token", func(t *testing.T) {
+		clean()
+		run(acquireNodeScript, "job-10", 5000, 0, 0)
+		for _, token := range []string{"job-1", "job-100", "", "JOB-10"} {
+			require.Equal(t, []int64{0}, run(releaseNodeScript, token, 0))
+		}
+		require.Equal(t, []int64{1}, run(releaseNodeScript, "job-10", 0))
+		require.Equal(t, []int64{0}, run(releaseNodeScript, "job-10", 0))
+		run(acquireNodeScript, "T", 5000, 0, 0)
+		require.Equal(t, []int64{1}, run(releaseNodeScript, "", 0, "force"))
+		require.Equal(t, []int64{0}, run(releaseNodeScript, "", 0, "force"))
+		require.Positive(t, counter(), "the counter stays")
+	})
+	t.Run("the counter lives a week longer than the clock needs to pass it", func(t *testing.T) {
+		clean()
+		week := 7 * 24 * time.Hour
+		run(acquireNodeScript, "T", 5000, 0, 0)
+		require.InDelta(t, week.Seconds(), c.PTTL(ctx, f).Val().Seconds(), 2)
+		ahead := 30 * 24 * time.Hour
+		run(renewNodeScript, "T", 5000, now()+ahead.Microseconds())
+		require.InDelta(t, (week + ahead).Seconds(), c.PTTL(ctx, f).Val().Seconds(), 2)
+		run(releaseNodeScript, "T", 0)
+		run(acquireNodeScript, "T", 5000, 0, 0)
+		require.InDelta(t, (week + ahead).Seconds(), c.PTTL(ctx, f).Val().Seconds(), 2)
+	})
+	t.Run("a counter that is no number is an error before the first write", func(t *testing.T) {
+		for _, bad := range []string{"many", "1.5", "-7", "0x10", "1e3", " 7", "9007199254740992", "99999999999999999999"} {
+			clean()
+			require.NoError(t, c.Set(ctx, f, bad, 0).Err())
+			for name, sc := range map[string]*script{"acquire": acquireNodeScript, "refill": refillNodeScript} {
+				err := sc.Run(ctx, c, []string{k, f}, "T", 5000, 0, 0).Err()
+				require.ErrorContains(t, err, "is no number below 2^53", "%s %q", name, bad)
+			}
+			require.Zero(t, c.Exists(ctx, k).Val())
+			require.NoError(t, c.Set(ctx, k, "T", time.Second).Err())
+			require.Error(t, renewNodeScript.Run(ctx, c, []string{k, f}, "T", 5000, 9).Err())
+			require.LessOrEqual(t, c.PTTL(ctx, k).Val(), time.Second)
+			require.Equal(t, bad, c.Get(ctx, f).Val())
+			require.Equal(t, []int64{1}, run(releaseNodeScript, "T", 0), "it does not keep a release back")
+		}
+		clean()
+		require.NoError(t, c.Set(ctx, f, "9007199254740990", 0).Err())
+		require.Equal(t, int64(9007199254740991), run(acquireNodeScript, "T", 5000, 0, 0)[1])
+	})
+	t.Run("arguments are checked before the first write", func(t *testing.T) {
+		clean()
+		for _, sc := range []*script{acquireNodeScript, renewNodeScript, refillNodeScript} {
+			for _, args := range [][]any{
+				{"", 5000, 0, 0}, {"T", 0, 0, 0}, {"T", -1, 0, 0}, {"T", "1.5", 0, 0}, {"T", "x", 0, 0}, {"T", 5000, "x", 0},
+			} {
+				require.ErrorContains(t, sc.Run(ctx, c, []string{k, f}, args...).Err(), "leasehold: ", "%v", args)
+			}
+		}
+		require.Zero(t, c.Exists(ctx, k, f).Val())
+	})
+	t.Run("inspect changes nothing", func(t *testing.T) {
+		clean()
+		show := func() string {
+			reply, err := inspectNodeScript.Run(ctx, c, []string{k, f}, "", 0).Result()
+			require.NoError(t, err)
+			return fmt.Sprint(reply)
+		}
+		require.Equal(t, "[ -2 ]", show())
+		require.NoError(t, c.Set(ctx, k, "T", 0).Err())
+		require.NoError(t, c.Set(ctx, f, "12", 0).Err())
+		require.Equal(t, "[T -1 12]", show())
+	})
+	t.Run("a quarantine needs an uptime", func(t *testing.T) {
+		clean()
+		reply, err := acquireNodeScript.Run(ctx, c, []string{k, f}, "T", 5000, 0, 3_600_000).Slice()
+		require.NoError(t, err)
+		require.Equal(t, int64(-1), reply[0], "one hour: both have just been started")
+		require.Zero(t, c.Exists(ctx, k, f).Val())
+		info := c.Info(ctx, "server").Val()
+		require.Equal(t, info != "", reply[1].(int64) > 0)
+		reply, err = refillNodeScript.Run(ctx, c, []string{k, f}, "T", 5000, 9, 3_600_000).Slice()
+		require.NoError(t, err)
+		require.Equal(t, int64(-1), reply[0])
+		require.Zero(t, c.Exists(ctx, k, f).Val())
+	})
+}
+
+func TestQuorumRepliesOfAnotherShapeAreErrors(t *testing.T) {
+	for _, reply := range []any{
+		nil, int64(1), "OK", []any{}, []any{"1"}, []any{int64(2)}, []any{int64(1)}, []any{int64(1), int64(0), int64(5)},
+		[]any{int64(1), "7", int64(5)}, []any{int64(1), int64(7), int64(5), int64(9)}, []any{int64(0), int64(1)},
+		[]any{int64(-1), int64(1), int64(2)},
+	} {
+		v, err := decodeVote(reply, nil)
+		require.ErrorIs(t, err, errReply, "%v", reply)
+		require.False(t, v.granted())
+	}
+	for _, reply := range []any{nil, int64(1), []any{"T", int64(1)}, []any{"T", "1", "2"}, []any{"T", int64(1), "many"}} {
+		_, err := decodeNodeState(reply)
+		require.ErrorIs(t, err, errReply, "%v", reply)
+	}
+	v, err := decodeVote([]any{int64(1), int64(7), int64(5)}, nil)
+	require.NoError(t, err)
+	require.Equal(t, vote{kind: voteYes, counter: 7, now: 5}, v)
+}
+
+func TestQuorumViewIsTheMajoritys(t *testing.T) {
+	q := &quorum{nodes: make([]*node, 5)}
+	at := func(token string, ms int, counter string) nodeState {
+		c, _ := strconv.ParseInt(counter, 10, 64)
+		return nodeState{token: token, left: time.Duration(ms) * time.Millisecond, forever: ms < 0, counter: c}
+	}
+	free := at("", 0, "7")
+	for _, c := range []struct {
+		name  string
+		views []nodeState
+		known bool
+		want  State
+	}{
+		{"free", []nodeState{free, free, free, free, free}, true, State{FencingToken: 7}},
+		{"held by all", []nodeState{at("T", 100, "9"), at("T", 300, "9"), at("T", 200, "9"), at("T", 500, "9"), at("T", 400, "9")}, true,
+			State{Held: true, TTL: 300 * time.Millisecond, FencingToken: 9}},
+		{"held by three", []nodeState{at("T", 100, "9"), at("T", 300, "9"), free, free, at("T", 200, "9")}, true,
+			State{Held: true, TTL: 100 * time.Millisecond, FencingToken: 9}},
+		{"held by three that accepted, and two that did not", []nodeState{at("T", 5, "12"), at("T", 5, "9"), at("T", 5, "9"), at("T", 5, "9"), at("T", 5, "8")}, true,
+			State{Held: true, TTL: 5 * time.Millisecond, FencingToken: 9}},
+		{"for ever", []nodeState{at("T", -1, "9"), at("T", -1, "9"), at("T", -1, "9"), free, free}, true,
+			State{Held: true, TTL: -1, FencingToken: 9}},
+		{"divided", []nodeState{at("T", 100, "9"), at("T", 300, "9"), at("U", 5, "8"), at("U", 5, "8"), free}, true, State{FencingToken: 9}},
+		{"two missing, two of three", []nodeState{at("T", 100, "9"), at("T", 300, "9"), free}, false, State{FencingToken: 9}},
+		{"two missing, none of three", []nodeState{free, free, free}, true, State{FencingToken: 7}},
+	} {
+		got, known := q.majorityView("k", c.views)
+		require.Equal(t, c.known, known, c.name)
+		c.want.Key = "k"
+		require.Equal(t, c.want, got, c.name)
+	}
+}
+
+func TestQuorumProposalIsAHint(t *testing.T) {
+	quorumBubble(t, 3, func(t *testing.T, nodes []*fakeNode, join joinFunc) {
+		q := join()
+		store := q.store.(*quorum)
+		// Somebody's mistake: far ahead of every clock.
+		store.remember("k", time.Now().Add(time.Hour).UnixMicro())
+		x, err := q.TryAcquire(t.Context(), "k", time.Second)
+		require.NoError(t, err)
+		require.Equal(t, time.Now().UnixMicro(), x.FencingToken(), "not carried into the counter")
+
+		// And one that is behind.
+		y, err := join().TryAcquire(t.Context(), "other", time.Second)
+		require.NoError(t, err)
+		require.Positive(t, y.FencingToken())
+	})
+}

@@ -1,0 +1,187 @@
+package leasehold
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// simActor is a goroutine that uses a Locker, and judges each call by what it is promised.
+type simActor struct {
+	h   *simHistory
+	p   *simHost
+	rng *rand.Rand
+}
+
+// live acts until the history or the Locker ends.
+func (a *simActor) live() {
+	for a.h.ending.Err() == nil && a.p.quit.Err() == nil {
+		a.pause(a.h.think)
+		key := a.h.keys[a.rng.IntN(len(a.h.keys))]
+		if a.chance(a.h.tries) {
+			a.try(key)
+			continue
+		}
+		patience := []time.Duration{0, 30 * time.Millisecond, time.Second, 10 * time.Second, time.Minute}[a.rng.IntN(5)]
+		a.acquire(key, patience, a.chance(a.h.cancels))
+	}
+}
+
+func (a *simActor) chance(p float64) bool { return a.rng.Float64() < p }
+
+func (a *simActor) upTo(d time.Duration) time.Duration { return time.Duration(a.rng.Int64N(int64(d))) }
+
+func (a *simActor) pause(most time.Duration) { time.Sleep(a.upTo(most)) }
+
+func (a *simActor) ttl() time.Duration { return a.h.ttls[a.rng.IntN(len(a.h.ttls))] }
+
+var (
+	errPatience = errors.New("the actor's patience is over")
+	errWhim     = errors.New("the actor thinks better of it")
+)
+
+// acquire waits for the lock and uses it. Without patience it waits until it must have it.
+func (a *simActor) acquire(key string, patience time.Duration, whim bool) {
+	must := patience > 30*time.Second && !whim
+	ctx, cancel := context.WithTimeoutCause(context.Background(), patience, errPatience)
+	defer cancel()
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	w := &simWaiter{host: a.p, begun: time.Now()}
+	defer context.AfterFunc(ctx, func() { a.h.judge.gaveUp(w) })()
+	last := w.begun.Add(patience)
+	if whim {
+		d := a.upTo(patience/2 + time.Millisecond)
+		defer time.AfterFunc(d, func() { end(errWhim) }).Stop()
+		last = w.begun.Add(d)
+	}
+	auto := a.chance(a.h.renews)
+	done := a.h.judge.waits(w, key)
+	lease, err := a.p.locker.Acquire(ctx, key, a.ttl(), WithAutoRenew(auto))
+	done()
+	now := time.Now()
+	if err == nil {
+		a.use(lease, auto, w.begun)
+		return
+	}
+	over := ctx.Err() != nil
+	switch {
+	case now.After(last.Add(time.Millisecond)):
+		a.fail("Acquire returns %v after its context ended: %v", now.Sub(last), err)
+	case over && errors.Is(err, ctx.Err()) && errors.Is(err, context.Cause(ctx)):
+		if must && a.p.quit.Err() == nil {
+			a.fail("was not served in %v: %v", patience, err)
+		}
+	case a.p.quit.Err() != nil && (errors.Is(err, ErrClosed) || errors.Is(err, redis.ErrClosed)):
+	default:
+		a.fail("Acquire cannot explain %v (context: %v)", err, context.Cause(ctx))
+	}
+	a.explained(err, key)
+}
+
+// try asks once and uses the lock.
+func (a *simActor) try(key string) {
+	begun, ttl := time.Now(), a.ttl()
+	well := a.p.well(begun)
+	patience := []time.Duration{a.h.slow, time.Second, time.Minute}[a.rng.IntN(3)]
+	ctx, cancel := context.WithTimeoutCause(context.Background(), patience, errPatience)
+	defer cancel()
+	auto := a.chance(a.h.renews)
+	lease, err := a.p.locker.TryAcquire(ctx, key, ttl, WithAutoRenew(auto))
+	if took := time.Since(begun); took > min(patience, ttl, callBound)+time.Millisecond {
+		a.fail("TryAcquire took %v", took)
+	}
+	if err == nil {
+		a.use(lease, auto, time.Time{})
+		return
+	}
+	switch {
+	case errors.Is(err, ErrHeld):
+	case ctx.Err() != nil && errors.Is(err, errPatience):
+	case a.p.quit.Err() != nil && (errors.Is(err, ErrClosed) || errors.Is(err, redis.ErrClosed)):
+	case ttl < a.h.judge.round() && errors.As(err, new(*noAnswerError)): // too short for what else was going on
+	case well && a.p.well(time.Now()):
+		a.fail("TryAcquire cannot explain %v", err)
+	}
+	a.explained(err, key)
+}
+
+// explained looks at the form of an error.
+func (a *simActor) explained(err error, key string) {
+	var e *Error
+	if !errors.As(err, &e) || e.Op != "acquire" || e.Key != key || errors.Is(err, redis.Nil) {
+		a.fail("not an Error of acquire: %#v", err)
+	}
+}
+
+// use holds a lease for a while, and ends it in one of many ways.
+func (a *simActor) use(x *Lease, auto bool, called time.Time) {
+	mine := &simHolder{host: a.p, lease: x}
+	a.h.judge.begins(mine, called)
+	well := a.p.well(time.Now())
+	a.pause(a.h.hold)
+	if !auto && a.chance(a.h.renews) {
+		a.renew(x)
+		a.pause(a.h.hold)
+	}
+	if auto && x.ttl > tick && well && a.p.well(time.Now()) && !x.Valid() && a.p.quit.Err() == nil && !a.h.judge.robbed(x) {
+		a.fail("a lease that is renewed was lost: %v", x.Err())
+	}
+	if time.Now().After(x.ValidUntil().Add(time.Millisecond)) {
+		select {
+		case <-x.Done():
+		default:
+			a.fail("a lease is not done at its deadline")
+		}
+	}
+	a.h.judge.ends(mine)
+	if !auto && a.chance(a.h.forgets) {
+		return
+	}
+	a.release(x)
+}
+
+func (a *simActor) renew(x *Lease) {
+	valid := x.Valid()
+	err := x.Renew(context.Background())
+	switch {
+	case err == nil && !valid:
+		a.fail("a lease that was over is renewed")
+	case errors.Is(err, ErrLost) && x.Valid():
+		a.fail("lost at its renewal, and valid: %v", err)
+	}
+}
+
+func (a *simActor) release(x *Lease) {
+	ctx, cancel := context.WithTimeoutCause(context.Background(), a.upTo(time.Minute), errPatience)
+	defer cancel()
+	if a.chance(0.3) {
+		cancel() // which does not stop it
+	}
+	valid, well, begun := x.Valid(), a.p.well(time.Now()), time.Now()
+	until := x.ValidUntil()
+	err := x.Release(ctx)
+	if took := time.Since(begun); took > callBound+time.Millisecond {
+		a.fail("Release took %v", took)
+	}
+	if x.Valid() {
+		a.fail("a lease is valid after its release: %v", err)
+	}
+	sound := valid && well && a.p.well(time.Now()) && time.Now().Before(until) && !a.h.judge.robbed(x) && a.p.quit.Err() == nil
+	switch {
+	case sound && err != nil && !(ctx.Err() != nil && errors.Is(err, errPatience)):
+		a.fail("Release of a good lease: %v", err)
+	case err == nil && !valid && !errors.Is(x.Err(), ErrReleased):
+		a.fail("Release of a lease that was over returns nil: %v", x.Err())
+	}
+	if err == nil {
+		if again := x.Release(ctx); again != nil {
+			a.fail("the second Release: %v", again)
+		}
+	}
+}
+
+func (a *simActor) fail(format string, args ...any) { a.h.judge.fail(a.p, format, args...) }

@@ -1,0 +1,170 @@
+package leasehold
+
+import (
+	"encoding/json"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+)
+
+// The simulation must be able to fail. Each of these mutants breaks one rule of a script, as a slip would, and each has to
+// be caught.
+var scriptMutants = []struct {
+	name     string
+	old, new string // in every script that has old
+	weather  func(*simWeather)
+}{
+	{
+		"a release takes the lock from whoever has it",
+		"if owner == ARGV[1] or MODE == 'force' then", "if owner then", expiring,
+	}, {
+		"a renewal sets the key without looking",
+		"if redis.call('GET', KEYS[1]) ~= ARGV[1] then return -1 end", "redis.call('SET', KEYS[1], ARGV[1], 'PX', px)", expiring,
+	}, {
+		"a renewal creates a key that is gone",
+		"if redis.call('GET', KEYS[1])", "redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', px) if redis.call('GET', KEYS[1])", expiring,
+	}, {
+		"the answer to a command that came twice has a new fencing token",
+		"local f = redis.call('GET', F)", "local f = fence()", nil,
+	}, {
+		"the fencing token does not follow the clock",
+		"local now = t[1] * 1000000 + t[2]", "local now = 1", func(w *simWeather) { w.troubles = []string{"FLUSHALL"} },
+	}, {
+		"a try takes a free lock past the line",
+		"if not owner then", "if not owner and MODE == 'try' then redis.call('SET', K, ME, 'PX', PX) return took() end if not owner then", expiring,
+	}, {
+		"a try is refused for the sake of the dead",
+		"if not owner then", "if MODE == 'try' and line then return {'HELD', redis.call('PTTL', K)} end if not owner then", expiring,
+	}, {
+		"who finds a free lock does not serve the head of the line",
+		"local n, err = give(t, left)", "local n, err = true", expiring,
+	}, {
+		"the last to come is the first",
+		"(last or 0) + 1", "(last or 0) - 1", nil,
+	}, {
+		"the line has no TTL",
+		"redis.call('PEXPIRE', Q, 2 * CLAIM)", "", nil,
+	}, {
+		"a clean-up leaves no tombstone",
+		"if MODE == 'undo' then", "if false then", func(w *simWeather) {
+			w.troubles, w.between, w.cancels = []string{"pause"}, 300*time.Millisecond, 0.8
+		},
+	}, {
+		"a release hands the lock to nobody",
+		"handed = t and give(t, left)", "", nil,
+	}, {
+		"nobody is told of a hand-over",
+		"redis.pcall(ARGV[5] or 'PUBLISH'", "tostring('PUBLISH'", nil,
+	}, {
+		"a hand-over lasts a whole claim, however old the mark",
+		"redis.call('SET', KEYS[1], t, 'PX', left)", "redis.call('SET', KEYS[1], t, 'PX', CLAIM)", dying,
+	}, {
+		"the marks are not asked",
+		"if good and now < good and good <= now + CLAIM then return t, good - now end", "if t then return t, CLAIM end", dying,
+	}, {
+		"a look does not renew the mark",
+		"redis.call('HSET', G, ME,", "redis.call('HSETNX', G, ME,", nil,
+	}, {
+		"who gives up stays in the line",
+		"elseif redis.call('ZREM', Q, ARGV[1]) == 1 then", "elseif false then", func(w *simWeather) { w.cancels, w.each = 0.8, 2 },
+	},
+}
+
+func TestTheSimulationCatchesABrokenScript(t *testing.T) {
+	for _, m := range scriptMutants {
+		t.Run(m.name, func(t *testing.T) {
+			mutate(t, m.old, m.new)
+			const most = 40
+			for seed := uint64(1); seed <= most; seed++ {
+				w := drawWeather(rand.New(rand.NewPCG(seed, 0)))
+				if m.weather != nil {
+					m.weather(&w)
+				}
+				if broken, _ := play(t, seed, w); len(broken) > 0 {
+					t.Logf("caught by history %d: %s", seed, broken[0])
+					return
+				}
+			}
+			t.Errorf("not caught in %d histories", most)
+		})
+	}
+}
+
+// mutate replaces a part of the scripts until the test ends.
+func mutate(t *testing.T, old, new string) {
+	t.Helper()
+	found := false
+	for _, sc := range []*script{acquireScript, releaseScript, renewScript} {
+		if !strings.Contains(sc.src, old) {
+			continue
+		}
+		found = true
+		was := *sc
+		t.Cleanup(func() { *sc = was })
+		sc.src = strings.Replace(sc.src, old, new, 1)
+		sc.Script = redis.NewScript(sc.src)
+	}
+	if !found {
+		t.Fatalf("no script has %q any more: break what stands there now", old)
+	}
+}
+
+// The same for the rules of the clients. Each mutant is a build of its own, so this is for LEASEHOLD_SIM_MUTANTS=1.
+var clientMutants = []struct {
+	name, file, old, new string
+}{
+	{"trust counts from the receipt of a message", "wait.go", "deadline := s.anchor.add(", "deadline := s.l.now().add("},
+	{"trust counts from the last look, answered or not", "wait.go", "		s.a.looks++\n", "		s.a.looks++\n		s.anchor = begun\n"},
+	{"messages are not compared with the last look", "wait.go", "g.fence <= s.high", "false"},
+	{"no look after the subscription", "wake.go", "t.hint() // confirmed", "// confirmed"},
+	{"no tick", "wait.go", "pause = tick\n", "pause = time.Hour\n"},
+	{"no look at the expiry", "wait.go", "if !ans.forever && expiry < pause {", "if false {"},
+	{"who gives up does not say so", "wait.go", "l.discard(a.request, err, func() { l.gates.leave(a.key) })", "l.gates.leave(a.key)"},
+	{"a lease counts from the answer", "wait.go", "x := s.l.lease(s.a, begun, ans.fence)", "x := s.l.lease(s.a, s.l.now(), ans.fence)"},
+	{"a renewal counts from the answer", "lease.go", "		x.extend(begun)\n", "		x.extend(x.l.now())\n"},
+	{"a renewal revives a lease that was over", "lease.go", "	if over := x.check(); over != nil {\n		return over\n	}\n	if err == nil && waiters < 0", "	if err == nil && waiters < 0"},
+	{"a lease won by message is not confirmed", "wait.go", "		x.due = due\n", "		x.due = x.due.Add(time.Hour)\n"},
+	{"the gate lets the last one in first", "wait.go", "close(at.line[0])", "slices.Reverse(at.line); close(at.line[0])"},
+	{"the gate does not open after a wait that ended badly", "wait.go", "l.discard(a.request, err, func() { l.gates.leave(a.key) })", "l.discard(a.request, err, func() {})"},
+	{"a stay that was over is taken up again", "wait.go", "a.token = l.newToken(a.o.owner) //", "//"},
+	{"a stray copy of an acquire is forgotten", "wait.go", "x.stray = s.stray", ""},
+}
+
+func TestTheSimulationCatchesABrokenClient(t *testing.T) {
+	if os.Getenv("LEASEHOLD_SIM_MUTANTS") != "1" {
+		t.Skip("builds the package once for each mutant: LEASEHOLD_SIM_MUTANTS=1")
+	}
+	here, err := os.Getwd()
+	require.NoError(t, err)
+	for _, m := range clientMutants {
+		t.Run(m.name, func(t *testing.T) {
+			src, err := os.ReadFile(m.file)
+			require.NoError(t, err)
+			require.Contains(t, string(src), m.old, "break what stands there now")
+			dir := t.TempDir()
+			broken := filepath.Join(dir, m.file)
+			require.NoError(t, os.WriteFile(broken, []byte(strings.Replace(string(src), m.old, m.new, 1)), 0o600))
+			overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(here, m.file): broken}})
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "overlay"), overlay, 0o600))
+
+			cmd := exec.Command("go", "test", "-vet=off", "-overlay", filepath.Join(dir, "overlay"), "-run", "^TestTheSimulation$", ".")
+			cmd.Env = append(os.Environ(), "LEASEHOLD_SIM_RUNS=120")
+			out, err := cmd.CombinedOutput()
+			require.Error(t, err, "not caught")
+			require.Contains(t, string(out), "VIOLATION", "%s", out)
+			for line := range strings.Lines(string(out)) {
+				if strings.Contains(line, "VIOLATION") {
+					t.Log(strings.TrimSpace(line))
+				}
+			}
+		})
+	}
+}
