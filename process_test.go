@@ -111,9 +111,9 @@ func TestAHolderThatWasStoppedFindsItsLeaseLost(t *testing.T) {
 	require.Greater(t, x.FencingToken(), fence)
 
 	stopped.signal(syscall.SIGCONT)
+	stopped.hears("lost") // its lease's Done
 	stopped.tell("valid")
 	stopped.hears("false")
-	stopped.hears("lost") // its lease's Done
 	stopped.tell("release")
 	stopped.hears("release lost")
 	require.True(t, x.Valid())

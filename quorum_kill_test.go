@@ -32,7 +32,7 @@ func TestQuorumSurvivesKilledServers(t *testing.T) {
 }
 
 func surviveKills(t *testing.T, quarantine time.Duration, args ...string) {
-	length := 5 * time.Second
+	length := 2 * time.Second
 	if s := os.Getenv("LEASEHOLD_KILL_TIME"); s != "" {
 		var err error
 		length, err = time.ParseDuration(s)

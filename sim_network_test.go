@@ -55,6 +55,7 @@ type simHost struct {
 	deaf   float64       // the share of messages that are lost
 	losing int           // of the next replies, connections included
 	twices int           // of the next commands that arrive twice
+	stalls time.Duration // by which the next command comes late, alone
 	sick   time.Time     // until then it is not expected to do its part
 }
 
@@ -139,25 +140,39 @@ func (h *simHost) twice(n int) {
 	h.twices += n
 }
 
-// fate says what becomes of a command.
-func (h *simHost) fate(name string) (broken, twice, lost bool) {
+// stall has the next command come that much later, and nothing else.
+func (h *simHost) stall(d time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	switch strings.ToLower(name) {
-	case "eval", "evalsha":
-		if h.cutoff {
-			return true, false, false
-		}
-		if h.twices > 0 {
-			h.twices--
-			twice = true
-		}
-		if h.losing > 0 {
-			h.losing--
-			lost = true
-		}
+	h.stalls = d
+}
+
+// simFate is what becomes of a command.
+type simFate struct {
+	broken      bool // its connection breaks before it arrives
+	late        time.Duration
+	twice, lost bool // it arrives twice; its reply is lost, with the connection
+}
+
+func (h *simHost) fate(name string) (f simFate) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !strings.HasPrefix(strings.ToLower(name), "eval") {
+		return f
 	}
-	return false, twice, lost
+	if h.cutoff {
+		return simFate{broken: true}
+	}
+	if h.twices > 0 {
+		h.twices--
+		f.twice = true
+	}
+	if h.losing > 0 {
+		h.losing--
+		f.lost = true
+	}
+	f.late, h.stalls = h.stalls, 0
+	return f
 }
 
 // arrive waits for a frame's time and for the end of a pause. It reports false if the frame is lost.
@@ -239,21 +254,25 @@ func (l *simLink) run(rng *rand.Rand) {
 			}
 			return
 		}
-		broken, twice, lost := l.h.fate(p.args[0])
-		if broken {
+		fate := l.h.fate(p.args[0])
+		if fate.broken {
 			return
+		}
+		if fate.late > 0 {
+			n.judge.dead(l.h, fate.late+aftermath, claim+tick, "stalled %v", fate.late)
+			p.due = p.due.Add(fate.late)
 		}
 		if !l.h.arrive(p.due, rng) {
 			continue
 		}
 		reply := l.serve(p)
-		if twice && reply != nil {
+		if fate.twice && reply != nil {
 			_ = l.serve(p)
 		}
-		if lost {
+		if fate.lost {
 			n.judge.dead(l.h, aftermath, claim+tick, "reply lost")
 		}
-		if lost || reply == nil {
+		if fate.lost || reply == nil {
 			return
 		}
 		l.out <- simFrame{frame: reply, due: l.h.net.later(rng)}

@@ -26,7 +26,7 @@ import (
 var simSeed = flag.Uint64("leasehold.seed", 0, "run the one history of TestTheSimulation that has this seed")
 
 func TestTheSimulation(t *testing.T) {
-	runs, first := 40, uint64(1)
+	runs, first := 10, uint64(1)
 	if n, err := strconv.Atoi(os.Getenv("LEASEHOLD_SIM_RUNS")); err == nil {
 		runs, first = n, rand.Uint64()
 	}
@@ -67,7 +67,7 @@ type simWeather struct {
 }
 
 var allTroubles = []string{
-	"pause", "pause", "one-sided pause", "crash", "massacre", "quit", "close", "cut", "lose reply", "duplicate",
+	"pause", "pause", "one-sided pause", "crash", "massacre", "quit", "close", "cut", "lose reply", "duplicate", "stall",
 	"DEL", "DEL line", "SCRIPT FLUSH", "FLUSHALL", "foreign",
 }
 
@@ -105,7 +105,7 @@ func drawWeather(rng *rand.Rand) simWeather {
 }
 
 // storms are weathers in which what is rare elsewhere happens often.
-var storms = []func(*simWeather){expiring, dying, stalling, deafening}
+var storms = []func(*simWeather){expiring, dying, stalling, deafening, stuttering}
 
 // expiring: leases are over before they are released.
 func expiring(w *simWeather) {
@@ -131,6 +131,12 @@ func deafening(w *simWeather) {
 	w.lockers, w.each, w.troubles, w.between = 4, 1, []string{"one-sided pause"}, time.Second
 	w.think, w.hold, w.cancels, w.tries, w.renews = time.Millisecond, 200*time.Millisecond, 0, 0, 1
 	w.ttls, w.lockDelay, w.lasting = []time.Duration{2500 * time.Millisecond, 5 * time.Second}, 0, 20*time.Second
+}
+
+// stuttering: a command comes when the attempt that it was part of is long over.
+func stuttering(w *simWeather) {
+	w.troubles, w.between, w.think, w.hold = []string{"stall"}, 300*time.Millisecond, 50*time.Millisecond, 20*time.Millisecond
+	w.ttls = []time.Duration{5 * time.Second}
 }
 
 // simHistory is one life of some Lockers.
@@ -373,6 +379,8 @@ func (h *simHistory) befall(rng *rand.Rand, what string, p *simHost, key string)
 		p.wire.Cut()
 	case "lose reply":
 		p.lose(1 + rng.IntN(3))
+	case "stall":
+		p.stall(time.Second + time.Duration(rng.Int64N(int64(4*time.Second))))
 	case "duplicate":
 		p.twice(1 + rng.IntN(3))
 	case "DEL":

@@ -205,6 +205,12 @@ func Replica(t testing.TB, of *RedisServer) *RedisServer {
 	eventually(t, "replica follows", func() bool {
 		return strings.Contains(c.Info(t.Context(), "replication").Val(), "master_link_status:up")
 	})
+	// The primary counts it only after its first acknowledgement.
+	primary := of.Client()
+	eventually(t, "primary counts its replicas", func() bool {
+		info := primary.Info(t.Context(), "replication").Val()
+		return strings.Count(info, "state=online") == strings.Count(info, ",state=")
+	})
 	return s
 }
 
