@@ -185,6 +185,7 @@ func TestAnErrorInABodyNamesTheBodysOwnLine(t *testing.T) {
 
 // Every pair of neighbours of the powers of 2 and 10, where lengths, signs and doubles change, and random pairs.
 func TestFencedScriptComparesTokensAsInt64Does(t *testing.T) {
+	t.Parallel()
 	edges := []int64{1, math.MaxInt64}
 	for _, base := range []int64{2, 10} {
 		for power := base; power <= math.MaxInt64/base; power *= base {
@@ -274,6 +275,7 @@ func TestFencedScriptSendsNothingThatCannotBeRight(t *testing.T) {
 }
 
 func TestTheMarkAndTheDataShareASlotOfACluster(t *testing.T) {
+	t.Parallel()
 	server := redistest.Server(t, "--cluster-enabled", "yes").Client()
 	require.NoError(t, server.ClusterAddSlotsRange(t.Context(), 0, 16383).Err())
 	require.Eventually(t, func() bool {

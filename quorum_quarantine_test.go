@@ -228,6 +228,7 @@ func TestQuorumWithoutUptimeEndsAtOnceAndSaysWhy(t *testing.T) {
 
 // A node may be a cluster. Each of its masters has an uptime and a run_id of its own, and a vote only for its slots.
 func TestQuorumCountsAClusterAsOneNode(t *testing.T) {
+	t.Parallel()
 	const quarantine = 500 * time.Millisecond
 	dead := redistest.Server(t)
 	nodes := []redis.UniversalClient{
@@ -256,6 +257,7 @@ func TestQuorumCountsAClusterAsOneNode(t *testing.T) {
 
 // The same on real servers, which have an uptime and a run_id of their own.
 func TestQuorumOnRealServersQuarantinesARestart(t *testing.T) {
+	t.Parallel()
 	const quarantine = time.Second
 	var servers []*redistest.RedisServer
 	var nodes []redis.UniversalClient

@@ -26,7 +26,7 @@ import (
 var simSeed = flag.Uint64("leasehold.seed", 0, "run the one history of TestTheSimulation that has this seed")
 
 func TestTheSimulation(t *testing.T) {
-	runs, first := 10, uint64(1)
+	runs, first := 3, uint64(1)
 	if n, err := strconv.Atoi(os.Getenv("LEASEHOLD_SIM_RUNS")); err == nil {
 		runs, first = n, rand.Uint64()
 	}
