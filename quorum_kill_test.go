@@ -27,7 +27,10 @@ func TestQuorumSurvivesKilledServers(t *testing.T) {
 		{"that write every command to disk, without a quarantine", []string{"--appendonly", "yes", "--appendfsync", "always"}, 0},
 		{"that keep nothing, under a quarantine", nil, time.Second},
 	} {
-		t.Run(c.name, func(t *testing.T) { surviveKills(t, c.quarantine, c.args...) })
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			surviveKills(t, c.quarantine, c.args...)
+		})
 	}
 }
 

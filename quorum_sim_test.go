@@ -147,7 +147,7 @@ func TestQuorumSimulation(t *testing.T) {
 		simulate(t, seed)
 		return
 	}
-	d := 8 * time.Second
+	d := 3 * time.Second
 	if s := os.Getenv("LEASEHOLD_SIM_TIME"); s != "" {
 		var err error
 		d, err = time.ParseDuration(s)
