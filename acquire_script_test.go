@@ -63,11 +63,11 @@ func TestAcquireScript(t *testing.T) {
 		{name: "counter at 0", arrange: "counter(0)", reply: "now", after: taken},
 		{name: "negative counter", arrange: "counter(-5)", reply: "now", after: taken},
 		{name: "fraction at F", arrange: "counter('1.5')", reply: "now", after: taken},
-		{name: "counter at the clock", arrange: "counter(digits(us))",
+		{name: "counter at the clock", mini: true, arrange: "counter(digits(us))",
 			reply: "now+1", after: lines("F = now+1"+week, "K = me, 10s")},
 		{name: "counter ahead of the clock", arrange: "counter(digits(us + 100000000))",
 			reply: "now+100000001", after: lines("F = now+100000001, 604900s", "K = me, 10s")},
-		{name: "counter for ever", arrange: "set(F, digits(us))",
+		{name: "counter for ever", mini: true, arrange: "set(F, digits(us))",
 			reply: "now+1", after: lines("F = now+1"+week, "K = me, 10s")},
 		// From 2^53 on, tokens are digits. The counter lives until the clock has passed it: more centuries than
 		// miniredis can count.

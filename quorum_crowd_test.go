@@ -52,20 +52,22 @@ func TestQuorumCallersReturnInTimeWhenEveryNodeIsSilent(t *testing.T) {
 func TestQuorumGivesASilentNodeNoMoreThanItCanForget(t *testing.T) {
 	quorumBubble(t, 3, func(t *testing.T, _ []*fakeNode, join joinFunc) {
 		q := join()
-		q.wires[0].BlackHole()
 		n := q.store.(*quorum).nodes[0]
 		n.mu.Lock()
-		n.pending = maxPending - 20 // as if so many were under way
+		n.pending += maxPending // as if so many were under way
 		n.mu.Unlock()
-		for i := range 40 {
-			x, err := q.TryAcquire(t.Context(), strconv.Itoa(i), time.Minute)
-			require.NoError(t, err)
-			require.NoError(t, x.Release(t.Context()))
-		}
+		x, err := q.TryAcquire(t.Context(), "k", time.Minute)
+		require.NoError(t, err)
+		require.NoError(t, x.Release(t.Context()))
+		synctest.Wait()
+		require.Empty(t, q.spies[0].took())
+		q.hooks[1].Next(1, nil).Fail(errBroken)
+		_, err = q.TryAcquire(t.Context(), "k", time.Minute)
+		require.ErrorIs(t, err, errCrowded)
+		require.True(t, transient(err))
 		n.mu.Lock()
-		defer n.mu.Unlock()
-		require.LessOrEqual(t, n.pending, maxPending)
-		require.LessOrEqual(t, len(n.debts), maxDebts)
+		n.pending -= maxPending
+		n.mu.Unlock()
 	})
 }
 
@@ -238,6 +240,30 @@ func TestQuorumCloseIsBoundedAndReleases(t *testing.T) {
 		begun := time.Now()
 		require.Error(t, q.Close())
 		require.LessOrEqual(t, time.Since(begun), 2*closeBound+time.Second)
+	})
+}
+
+// Nor does what it owes to a node that is gone for long grow without a bound.
+func TestQuorumForgetsWhatTheTTLWillDo(t *testing.T) {
+	quorumBubble(t, 3, func(t *testing.T, _ []*fakeNode, join joinFunc) {
+		q := join()
+		n := q.store.(*quorum).nodes[0]
+		for i := range 20 {
+			x, err := q.TryAcquire(t.Context(), strconv.Itoa(i), time.Second)
+			require.NoError(t, err)
+			synctest.Wait()
+			q.hooks[0].Every(nil).Fail(errBroken)
+			require.NoError(t, x.Release(t.Context()))
+			synctest.Wait()
+			q.hooks[0].Clear()
+		}
+		q.hooks[0].Every(nil).Fail(errBroken)
+		owed := func() int { n.mu.Lock(); defer n.mu.Unlock(); return len(n.debts) }
+		require.Positive(t, owed())
+		time.Sleep(3 * time.Second)
+		require.Zero(t, owed())
+		require.Nil(t, n.repay)
+		require.Empty(t, n.leaving)
 	})
 }
 

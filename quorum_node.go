@@ -341,6 +341,9 @@ func (n *node) answered(ok bool) {
 	n.mu.Lock()
 	if !ok {
 		n.failures++
+		if len(n.debts) > 0 {
+			n.arm()
+		}
 		n.mu.Unlock()
 		return
 	}

@@ -23,10 +23,12 @@ func TestQuorumReleaseDoesNotWaitForADeadNode(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, []string{x.Token(), x.Token(), "", "", ""}, q.holders("k"))
 
-		// It is seen to when they are back.
+		// It is seen to when they are back, also by then that go-redis has long given up.
 		q.wires[0].Pass()
+		time.Sleep(6 * time.Second)
+		require.Equal(t, []string{"", x.Token(), "", "", ""}, q.holders("k"))
 		q.wires[1].Pass()
-		time.Sleep(8 * time.Second)
+		time.Sleep(2 * time.Second)
 		require.Equal(t, []string{"", "", "", "", ""}, q.holders("k"))
 	})
 }
@@ -112,5 +114,52 @@ func TestQuorumAdoptKeepsTheFencingToken(t *testing.T) {
 		require.ErrorIs(t, err, ErrNoQuorum)
 		synctest.Wait()
 		require.Equal(t, []string{"", "", x.Token()}, a.holders("k"))
+	})
+}
+
+func TestQuorumSendsNoRefillForALeaseThatIsOver(t *testing.T) {
+	quorumBubble(t, 3, func(t *testing.T, nodes []*fakeNode, join joinFunc) {
+		q := join()
+		x, err := q.TryAcquire(t.Context(), "k", time.Second)
+		require.NoError(t, err)
+		synctest.Wait()
+		nodes[2].Del("k")
+		slow := q.hooks[1].Next(1, runs(renewNodeScript)).HoldReply() // says yes, after the deadline
+		require.ErrorIs(t, x.Renew(t.Context()), ErrNoQuorum)
+		time.Sleep(time.Until(x.ValidUntil()))
+		slow.Release()
+		synctest.Wait()
+		require.ErrorIs(t, x.Err(), ErrLost)
+		require.Equal(t, []string{"acquire", "renew"}, q.spies[2].took())
+	})
+}
+
+func TestQuorumSendsNoRefillAfterRelease(t *testing.T) {
+	quorumBubble(t, 3, func(t *testing.T, nodes []*fakeNode, join joinFunc) {
+		q := join()
+		x, err := q.TryAcquire(t.Context(), "k", time.Second)
+		require.NoError(t, err)
+		synctest.Wait()
+		nodes[2].Del("k")
+		slow := q.hooks[2].Next(1, runs(renewNodeScript)).HoldReply()
+		require.NoError(t, x.Renew(t.Context()))
+		require.NoError(t, x.Release(t.Context()))
+		slow.Release() // "absent", behind a round that a majority confirmed
+		synctest.Wait()
+		require.NotContains(t, q.spies[2].took(), "refill")
+		require.Equal(t, []string{"", "", ""}, q.holders("k"))
+
+		// One that is under way is followed by the release of its node.
+		x, err = q.TryAcquire(t.Context(), "k", time.Second)
+		require.NoError(t, err)
+		synctest.Wait()
+		nodes[2].Del("k")
+		refill := q.hooks[2].Next(1, runs(refillNodeScript)).Hold()
+		require.NoError(t, x.Renew(t.Context()))
+		<-refill.Arrived()
+		require.NoError(t, x.Release(t.Context()))
+		refill.Release()
+		synctest.Wait()
+		require.Equal(t, []string{"", "", ""}, q.holders("k"))
 	})
 }
