@@ -105,6 +105,7 @@ func TestALossIsCountedOnceByItsReason(t *testing.T) {
 				require.NoError(t, err)
 				test.lose(t, m, redistest.Faulty(client), lease)
 				require.ErrorIs(t, lease.Release(t.Context()), leasehold.ErrLost)
+				synctest.Wait() // Done is closed before the hook is called
 
 				assert.Equal(t, map[string]int{test.reason: 1}, o.counts("leasehold.losses"))
 				assert.Empty(t, o.counts("leasehold.releases"))
