@@ -383,11 +383,15 @@ func TestQuorumHeldIsTheWordOfAMajority(t *testing.T) {
 func TestQuorumWaitsAMomentForThoseWhoMaySayThatItIsHeld(t *testing.T) {
 	quorumBubble(t, 3, func(t *testing.T, nodes []*fakeNode, join joinFunc) {
 		q := join()
+		warm, err := q.TryAcquire(t.Context(), "warm", time.Second) // so that no node's first answer waits for a dial
+		require.NoError(t, err)
+		require.NoError(t, warm.Release(t.Context()))
+		synctest.Wait()
 		q.hooks[0].Every(nil).Fail(errBroken)
 		require.NoError(t, nodes[1].Set("k", "somebody"))
 		require.NoError(t, nodes[2].Set("k", "somebody"))
 		q.wires[2].Delay(100 * time.Microsecond)
-		_, err := q.TryAcquire(t.Context(), "k", time.Second)
+		_, err = q.TryAcquire(t.Context(), "k", time.Second)
 		require.ErrorIs(t, err, ErrHeld)
 
 		q.wires[2].BlackHole()

@@ -128,6 +128,35 @@ func TestABrokenSubscriptionIsRestored(t *testing.T) {
 	}
 }
 
+func TestADeadSubscriptionIsMadeAnew(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p, q := w.party(), &party{t: t}
+		var dials atomic.Int32
+		var dead *redistest.DialFault
+		q.start(w.dial(func(o *redis.Options) {
+			dial := o.Dialer
+			dead = redistest.FaultyDialer(dial)
+			o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				if dials.Add(1) == 2 { // that of the subscription
+					return dead.Dial(ctx, network, addr)
+				}
+				return dial(ctx, network, addr)
+			}
+		}), nil)
+		x, err := p.TryAcquire(t.Context(), "k", time.Hour)
+		require.NoError(t, err)
+		waiting := beside(func() (*Lease, error) { return q.Acquire(t.Context(), "k", time.Minute) })
+		time.Sleep(3 * time.Second)
+		dead.BlackHole()
+		time.Sleep(3*quiet + time.Second)
+		require.EqualValues(t, 3, dials.Load())
+		begun := time.Now()
+		require.NoError(t, x.Release(t.Context()))
+		require.NoError(t, (<-waiting).err)
+		assert.Zero(t, time.Since(begun))
+	})
+}
+
 // A subscription that dies in silence is noticed, though nothing else is the matter.
 func TestASilentSubscriptionIsAskedWhetherItLives(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
