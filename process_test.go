@@ -293,9 +293,17 @@ func (s *scene) worker() *worker {
 	return w
 }
 
+// signal sends a signal. One that stops has done so when it returns: until the process is scheduled to stop it may do
+// anything, win the lock included.
 func (w *worker) signal(sig syscall.Signal) {
 	w.s.t.Helper()
 	require.NoError(w.s.t, w.cmd.Process.Signal(sig))
+	if sig == syscall.SIGSTOP {
+		var status syscall.WaitStatus
+		_, err := syscall.Wait4(w.cmd.Process.Pid, &status, syscall.WUNTRACED, nil)
+		require.NoError(w.s.t, err)
+		require.True(w.s.t, status.Stopped(), "the worker ended: %v", status)
+	}
 }
 
 func (w *worker) tell(format string, args ...any) {

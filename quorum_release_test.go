@@ -131,6 +131,19 @@ func TestQuorumSendsNoRefillForALeaseThatIsOver(t *testing.T) {
 		synctest.Wait()
 		require.ErrorIs(t, x.Err(), ErrLost)
 		require.Equal(t, []string{"acquire", "renew"}, q.spies[2].took())
+
+		// The majority was in time, and the node that has no key is late.
+		x, err = q.Acquire(t.Context(), "k", time.Second)
+		require.NoError(t, err)
+		synctest.Wait()
+		q.spies[2].took()
+		nodes[2].Del("k")
+		slow = q.hooks[2].Next(1, runs(renewNodeScript)).HoldReply()
+		require.NoError(t, x.Renew(t.Context()))
+		time.Sleep(time.Until(x.ValidUntil()))
+		slow.Release()
+		synctest.Wait()
+		require.Equal(t, []string{"renew"}, q.spies[2].took())
 	})
 }
 
