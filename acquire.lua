@@ -3,7 +3,7 @@
 -- KEYS  1 K  the lock: string, the holder's token, PX
 --       2 Q  the line: zset, token -> ticket, lives 2 CLAIM after its last use
 --       3 F  the fencing counter, see fence.lua
---       4 G  the marks: hash, token -> the server time in ms until which it counts as alive, lives as Q
+--       4 G  the marks: hash, token -> the server time in ms until which it counts as alive, lives as Q; see line.lua
 --       5 D  the tombstone of this attempt's token
 --       All hash to one slot. No other key is touched, and none is left without a TTL.
 -- ARGV  1  token of this attempt; its first 16 characters name its Locker
@@ -23,65 +23,66 @@
 -- and a lock that a release handed over, are found.
 -- Never: two holders; a place for a token that was undone; a lock past a live waiter.
 
-local K, Q, F, G, D = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local K, Q, F, G = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local ME, MODE = ARGV[1], ARGV[3]
+local CLAIM = 2500
 
 -- include fence.lua
 
--- The end of a take whose first step was to set K: with no fencing token there is no lock.
-local function took()
-  local n, err = fence()
-  if n then return n end
-  redis.call('DEL', KEYS[1])
-  return err
-end
-
 -- Nobody waits and nobody holds it: the common case first, before anything else is looked at or made. SET itself refuses
 -- a bad time, before the first write.
-local line = ME == '' or MODE == 'look' or MODE == 'adopt' or redis.call('EXISTS', Q, D) > 0
-if not line and redis.call('SET', K, ME, 'NX', 'PX', ARGV[2]) then return took() end
+local comes = MODE == 'try' or MODE == 'join'
+local found = comes and redis.call('EXISTS', Q, KEYS[5]) -- of the line and the tombstone
+local mine = found == 0 and ME ~= '' and redis.call('SET', K, ME, 'NX', 'PX', ARGV[2])
 
-local PX = tonumber(ARGV[2])
-if not PX or PX < 1 or PX ~= math.floor(PX) or ME == '' then
-  return redis.error_reply('ERR leasehold: acquire wants a token and whole milliseconds from 1')
-end
-local owner = redis.call('GET', K)
-if owner == ME then
-  -- An adopter's shorter TTL must not shorten the lease that it adopts.
-  if MODE ~= 'adopt' or redis.call('PTTL', K) < PX then redis.call('PEXPIRE', K, PX) end
-  local f = redis.call('GET', F)
-  if not f then return took() end
-  return f
-end
-if MODE == 'adopt' then return {'GONE'} end
-if MODE == 'look' then
-  if not redis.call('ZSCORE', Q, ME) then return {'GONE'} end
-elseif line and redis.call('EXISTS', D) == 1 then
-  return {'GONE'}
-end
-
--- include line.lua
-
-if not owner then
-  local t, left = next_waiter()
-  if not t or t == ME then
-    redis.call('SET', K, ME, 'NX', 'PX', PX)
-    return took()
+local owner, last
+if not mine then
+  local PX = tonumber(ARGV[2])
+  if not PX or PX < 1 or PX ~= math.floor(PX) or ME == '' then
+    return redis.error_reply('ERR leasehold: acquire wants a token and whole milliseconds from 1')
   end
-  local n, err = give(t, left) -- whoever finds a free lock and a live line serves its head
-  if not n then return err end
+  owner = redis.call('GET', K)
+  if owner == ME then
+    -- An adopter's shorter TTL must not shorten the lease that it adopts.
+    if MODE ~= 'adopt' or redis.call('PTTL', K) < PX then redis.call('PEXPIRE', K, PX) end
+    local f = redis.call('GET', F)
+    if f then return f end
+    mine = true
+  elseif MODE == 'adopt' or MODE == 'look' and not redis.call('ZSCORE', Q, ME) then
+    return {'GONE'}
+  elseif comes and found > 0 then
+    last = redis.call('ZRANGE', Q, -1, -1, 'WITHSCORES')[2]
+    if found > (last and 1 or 0) then return {'GONE'} end -- the tombstone was among them
+  end
+  if owner and not mine and MODE == 'try' then return {'HELD', redis.call('PTTL', K)} end
+end
+
+local t = redis.call('TIME')
+local now = t[1] * 1000000 + t[2]
+if not owner and not mine then
+  -- Whoever finds a free lock and a live line serves its head.
+  -- include line.lua
+  if err then return err end
+  mine = not head or head == ME
+  if mine then redis.call('SET', K, ME, 'NX', 'PX', ARGV[2]) end
+end
+if mine then
+  local n, err = fence(now)
+  if n then return n end
+  redis.call('DEL', K) -- with no fencing token there is no lock
+  return err
 end
 if MODE == 'try' then return {'HELD', redis.call('PTTL', K)} end
 
-local placed = redis.call('ZSCORE', Q, ME)
-local now = millis()
-redis.call('HSET', G, ME, string.format('%.0f', now + CLAIM)) -- the first write, and the last that can fail
-redis.call('PEXPIRE', G, 2 * CLAIM)
-if not placed then
-  local last = redis.call('ZRANGE', Q, -1, -1, 'WITHSCORES')[2]
-  redis.call('ZADD', Q, (last or 0) + 1, ME)
+-- The first write of these is the last that a full server can refuse.
+if comes and now > (tonumber(last) or 0) and redis.call('ZADD', Q, 'NX', string.format('%.0f', now), ME) == 1 then
+  last = now
+else
+  redis.call('HSET', G, ME, string.format('%.0f', math.floor(now / 1000) + CLAIM))
+  redis.call('PEXPIRE', G, 2 * CLAIM)
+  if comes then redis.call('ZADD', Q, 'NX', string.format('%.0f', last + 1), ME) end
 end
 redis.call('PEXPIRE', Q, 2 * CLAIM)
 -- Never 0 for a counter that is gone: a grant that ran before this look must not seem to have run after it.
-local last = redis.call('GET', F) or string.format('%.0f', (now + 1) * 1000)
-return {'WAITING', last, redis.call('PTTL', K), redis.call('ZRANK', Q, ME)}
+local given = redis.call('GET', F) or string.format('%.0f', now)
+return {'WAITING', given, redis.call('PTTL', K), redis.call('ZRANK', Q, ME)}

@@ -36,9 +36,7 @@ func arrangedWith(cases []scriptCase, more, reply, after string) []scriptCase {
 func TestAcquireScript(t *testing.T) {
 	const held, otherHolds = "holds('other', 30000) ", "K = other, 30s"
 	taken := lines("F = now"+week, "K = me, 10s")
-	standing := func(more ...string) string {
-		return lines(append([]string{"G = me ms+2500, 5s", otherHolds, "Q = me 1, 5s"}, more...)...)
-	}
+	const stands, looked = "Q = me now, 5s", "G = me ms+2500, 5s"
 
 	// What every mode answers.
 	every := []scriptCase{
@@ -97,13 +95,19 @@ func TestAcquireScript(t *testing.T) {
 		{name: "held by a longer token", arrange: "holds('me1', 30000)", reply: `"HELD" 30000`, after: "="},
 		{name: "held by a shorter token", arrange: "holds('m', 30000)", reply: `"HELD" 30000`, after: "="},
 		{name: "held, with a line", arrange: held + "waits('b', 1000)", reply: `"HELD" 30000`, after: "="},
-		{name: "held, list at Q", arrange: held + "list(Q)", reply: `"HELD" 30000`, after: "="},
+		{name: "held, list at Q", arrange: held + "list(Q)", reply: "WRONGTYPE", after: "="},
 		{name: "free, a live head", arrange: "waits('b', 1000) waits('c', 2000)",
 			reply: `"HELD" 1000`, after: lines("F = now"+week, "G = c ms+2000, 5s", "K = b, 1s", "Q = c 2, 5s")},
 		{name: "free, a head whose claim has just begun", arrange: "waits('b', 2500)",
 			reply: `"HELD" 2500`, after: lines("F = now"+week, "K = b, 2.5s")},
 		{name: "free, a head whose claim lasts 1 ms", arrange: "waits('b', 1)", mini: true,
 			reply: `"HELD" 1`, after: "*"},
+		{name: "free, a head that has not looked again", arrange: "redis.call('ZADD', Q, digits(us - 1000000), 'b')",
+			reply: `"HELD" 1500`, after: lines("F = now"+week, "K = b, 1.5s")},
+		{name: "free, a head that has not looked in time", arrange: "redis.call('ZADD', Q, digits(us - 2500000), 'b')",
+			reply: "now", after: taken},
+		{name: "free, a head whose ticket is ahead", arrange: "redis.call('ZADD', Q, digits(us + 1000), 'b')",
+			reply: "now", after: taken},
 		{name: "free, the dead before a live one", arrange: "waits('x') waits('y', 0) waits('z', 2501) waits('b', 1000)",
 			reply: `"HELD" 1000`, after: lines("F = now"+week, "K = b, 1s")},
 		{name: "free, a live head, counter ahead", arrange: "waits('b', 1000) counter(digits(us + 100000000))",
@@ -113,21 +117,27 @@ func TestAcquireScript(t *testing.T) {
 	})
 
 	join := slices.Concat(free, []scriptCase{
-		{name: "held", arrange: held, reply: `"WAITING" next 30000 0`, after: standing()},
+		{name: "held", arrange: held, reply: `"WAITING" now 30000 0`, after: lines(otherHolds, stands)},
 		{name: "held, with a counter", arrange: held + "counter(55)",
-			reply: `"WAITING" 55 30000 0`, after: lines("F = 55"+week, standing())},
+			reply: `"WAITING" 55 30000 0`, after: lines("F = 55"+week, otherHolds, stands)},
 		{name: "held, counter beyond 2^53", arrange: held + "counter('9007199254740993')",
-			reply: `"WAITING" 9007199254740993 30000 0`, after: lines("F = 9007199254740993"+week, standing())},
-		{name: "held for ever", arrange: "set(K, 'someone')", reply: `"WAITING" next -1 0`,
-			after: lines("G = me ms+2500, 5s", "K = someone, for ever", "Q = me 1, 5s")},
-		{name: "held, behind two", arrange: held + "waits('b', 1000) waits('c')", reply: `"WAITING" next 30000 2`,
-			after: lines("G = b ms+1000 me ms+2500, 5s", otherHolds, "Q = b 1 c 2 me 3, 5s")},
-		{name: "held, sent again", arrange: held + "waits('me', 1000) waits('b', 1000)", reply: `"WAITING" next 30000 0`,
+			reply: `"WAITING" 9007199254740993 30000 0`, after: lines("F = 9007199254740993"+week, otherHolds, stands)},
+		{name: "held for ever", arrange: "set(K, 'someone')", reply: `"WAITING" now -1 0`,
+			after: lines("K = someone, for ever", stands)},
+		{name: "held, behind two", arrange: held + "waits('b', 1000) waits('c')", reply: `"WAITING" now 30000 2`,
+			after: lines("G = b ms+1000, 5s", otherHolds, "Q = b 1 c 2 me now, 5s")},
+		{name: "held, behind one whose ticket is ahead", arrange: held + "redis.call('ZADD', Q, digits(us + 77), 'b')",
+			reply: `"WAITING" now 30000 1`, after: lines(looked, otherHolds, "Q = b now+77 me now+78, 5s")},
+		{name: "held, sent again", arrange: held + "waits('me', 1000) waits('b', 1000)", reply: `"WAITING" now 30000 0`,
 			after: lines("G = b ms+1000 me ms+2500, 5s", otherHolds, "Q = me 1 b 2, 5s")},
-		{name: "held, sent again after its mark", arrange: held + "waits('me')", reply: `"WAITING" next 30000 0`, after: standing()},
+		{name: "held, sent again before a look", arrange: held + "redis.call('ZADD', Q, digits(us - 100), 'me')",
+			reply: `"WAITING" now 30000 0`, after: lines(looked, otherHolds, "Q = me now-100, 5s")},
+		{name: "held, sent again after its mark", arrange: held + "waits('me')",
+			reply: `"WAITING" now 30000 0`, after: lines(looked, otherHolds, "Q = me 1, 5s")},
 		{name: "free, a live head", arrange: "waits('b', 1000)", reply: `"WAITING" now 1000 0`,
-			after: lines("F = now"+week, "G = me ms+2500, 5s", "K = b, 1s", "Q = me 1, 5s")},
-		{name: "held, list at G", arrange: held + "list(G)", reply: "WRONGTYPE", after: "="},
+			after: lines("F = now"+week, "K = b, 1s", stands)},
+		{name: "held, list at G", arrange: held + "list(G)", reply: `"WAITING" now 30000 0`, after: lines("G = list, 60s", otherHolds, stands)},
+		{name: "held, sent again, list at G", arrange: held + "waits('me') list(G)", reply: "WRONGTYPE", after: "="},
 		{name: "held, list at Q", arrange: held + "list(Q)", reply: "WRONGTYPE", after: "="},
 	})
 
@@ -136,9 +146,9 @@ func TestAcquireScript(t *testing.T) {
 		{name: "free, no place, others live", arrange: "waits('b', 1000)", reply: `"GONE"`, after: "="},
 		{name: "held, no place", arrange: held + "waits('b', 1000)", reply: `"GONE"`, after: "="},
 		{name: "held, only a mark", arrange: held + "waits('me', 1000) redis.call('ZREM', Q, 'me')", reply: `"GONE"`, after: "="},
-		{name: "held", arrange: held + "waits('b', 1000) waits('me', 1000)", reply: `"WAITING" next 30000 1`,
+		{name: "held", arrange: held + "waits('b', 1000) waits('me', 1000)", reply: `"WAITING" now 30000 1`,
 			after: lines("G = b ms+1000 me ms+2500, 5s", otherHolds, "Q = b 1 me 2, 5s")},
-		{name: "held, after its mark", arrange: held + "waits('me', -9)", reply: `"WAITING" next 30000 0`, after: standing()},
+		{name: "held, after its mark", arrange: held + "waits('me', -9)", reply: `"WAITING" now 30000 0`, after: lines(looked, otherHolds, "Q = me 1, 5s")},
 		{name: "free, at the head", arrange: "waits('me', 1000) waits('b', 1000)",
 			reply: "now", after: lines("F = now"+week, "G = b ms+1000, 5s", "K = me, 10s", "Q = b 2, 5s")},
 		{name: "free, behind the dead", arrange: "waits('x', 0) waits('me', 1000)", reply: "now", after: taken},

@@ -1,4 +1,4 @@
--- Issues the next fencing token of a lock. Included where it is needed; it uses KEYS and redis only, since a Lua
+-- Issues the next fencing token of a lock, at the server's time in µs. Included where it is needed; it uses KEYS only, since a Lua
 -- function that keeps locals of the script costs an allocation for each of them at every run.
 --
 -- KEYS[3], the fencing counter: the last token as decimal digits. It lives a week after its last use, less an hour at most.
@@ -11,9 +11,7 @@
 -- Answers a number while numbers are exact (to 2^53: the year 2255), then digits; or nil and the error, with the counter as
 -- it was. A counter that holds no number is an error, and not floored by the time alone: it may have been ahead of the
 -- clock, and a lower number must never follow.
-local function fence()
-  local t = redis.call('TIME')
-  local now = t[1] * 1000000 + t[2]
+local function fence(now)
   local last = redis.pcall('SET', KEYS[3], string.format('%.0f', now), 'KEEPTTL', 'GET')
   local n = type(last) == 'string' and tonumber(last)
   if n and n < now and math.floor(n / 3600000000) == math.floor(now / 3600000000) then

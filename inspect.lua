@@ -5,9 +5,10 @@
 
 local t = redis.call('TIME')
 local now = math.floor((t[1] * 1000000 + t[2]) / 1000)
-local waiters = 0
-for _, good in ipairs(redis.call('HVALS', KEYS[4])) do
-  good = tonumber(good)
-  if good and now < good and good <= now + 2500 then waiters = waiters + 1 end -- as line.lua judges them
+local line, waiters = redis.call('ZRANGE', KEYS[2], 0, -1, 'WITHSCORES'), 0
+for i = 1, #line, 2 do -- as line.lua judges them
+  local good = redis.call('HGET', KEYS[4], line[i])
+  good = good and (tonumber(good) or 0) or math.floor(line[i + 1] / 1000) + 2500
+  if now < good and good <= now + 2500 then waiters = waiters + 1 end
 end
 return {redis.call('GET', KEYS[1]) or '', redis.call('PTTL', KEYS[1]), redis.call('GET', KEYS[3]) or '', waiters}

@@ -144,8 +144,8 @@ local t, live = redis.call('TIME'), {}
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local line = redis.call('ZRANGE', KEYS[2], 0, -1)
 for _, token in ipairs(line) do
-  local good = tonumber(redis.call('HGET', KEYS[4], token) or '0')
-  if now < good then live[#live + 1] = token end
+  local good = redis.call('HGET', KEYS[4], token) or redis.call('ZSCORE', KEYS[2], token) / 1000 + 2500
+  if now < math.floor(good) then live[#live + 1] = token end
 end
 local forever = {}
 for _, key in ipairs(redis.call('KEYS', '*')) do

@@ -19,13 +19,14 @@ local owner = redis.call('GET', K)
 local done = 0
 if owner == ARGV[1] or MODE == 'force' then
   if owner then done = 1 end
-  local handed
+  local handed = false
   if redis.call('EXISTS', Q) == 1 then
+    local CLAIM = 2500
+    local t = redis.call('TIME')
+    local now = t[1] * 1000000 + t[2]
     -- include fence.lua
     -- include line.lua
-    if redis.call('ZREM', Q, ARGV[1]) == 1 then redis.call('HDEL', KEYS[4], ARGV[1]) end
-    local t, left = next_waiter()
-    handed = t and give(t, left)
+    handed = head and head ~= ARGV[1] and not err
   end
   if not handed then redis.call('DEL', K) end
 elseif redis.call('ZREM', Q, ARGV[1]) == 1 then

@@ -26,6 +26,8 @@ func TestReleaseScript(t *testing.T) {
 		{name: "held, the dead before a live one", arrange: mine + "waits('x') waits('y', 0) waits('z', 2501) waits('b', 1000)",
 			reply: "1", after: lines("F = now"+week, "K = b, 1s")},
 		{name: "held, a line of the dead", arrange: mine + "waits('x') waits('y', 0) waits('z', 2501)", reply: "1", after: ""},
+		{name: "held, a head that has not looked again", arrange: mine + "redis.call('ZADD', Q, digits(us - 1000000), 'b')", reply: "1",
+			after: lines("F = now"+week, "K = b, 1.5s")},
 		{name: "held, counter ahead", arrange: mine + "counter(digits(us + 100000000)) waits('b', 1000)", reply: "1",
 			after: lines("F = now+100000001, 604900s", "K = b, 1s")},
 		{name: "free, others wait", arrange: "waits('b', 1000)", reply: "0", after: "="},
@@ -123,11 +125,13 @@ func TestInspectScript(t *testing.T) {
 		{name: "free, last held", arrange: "counter(77)", reply: `"" -2 77 0`},
 		{name: "held, with a line", reply: `"other" 30000 "" 2`,
 			arrange: "holds('other', 30000) waits('x') waits('y', 0) waits('z', 2501) waits('b', 1) waits('c', 2500)"},
-		{name: "a mark that is none", arrange: "waits('b', 1000) redis.call('HSET', G, 'x', 'y')", reply: `"" -2 "" 1`},
+		{name: "a mark that is none", arrange: "waits('b', 1000) waits('x') redis.call('HSET', G, 'x', 'y')", reply: `"" -2 "" 1`},
 		{name: "list at K", arrange: "list(K)", reply: "WRONGTYPE"},
-		{name: "list at Q", arrange: "list(Q)", reply: `"" -2 "" 0`},
+		{name: "held, with those who have not looked again", reply: `"other" 30000 "" 1`,
+			arrange: "holds('other', 30000) for i, ago in ipairs{2500000, 2400000, -1000} do redis.call('ZADD', Q, digits(us - ago), 't' .. i) end"},
+		{name: "list at Q", arrange: "list(Q)", reply: "WRONGTYPE"},
 		{name: "list at F", arrange: "list(F)", reply: "WRONGTYPE"},
-		{name: "list at G", arrange: "list(G)", reply: "WRONGTYPE"},
+		{name: "list at G", arrange: "list(G) waits('b')", reply: "WRONGTYPE"},
 	}
 	for i := range cases {
 		cases[i].after = "="

@@ -32,22 +32,22 @@ var scriptMutants = []struct {
 		"if redis.call('GET', KEYS[1])", "redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', px) if redis.call('GET', KEYS[1])", expiring,
 	}, {
 		"the answer to a command that came twice has a new fencing token",
-		"local f = redis.call('GET', F)", "local f = fence()", nil,
+		"if f then return f end", "", nil,
 	}, {
 		"the fencing token does not follow the clock",
-		"local now = t[1] * 1000000 + t[2]", "local now = 1", func(w *simWeather) { w.troubles = []string{"FLUSHALL"} },
+		"local function fence(now)", "local function fence() local now = 1", func(w *simWeather) { w.troubles = []string{"FLUSHALL"} },
 	}, {
 		"a try takes a free lock past the line",
-		"if not owner then", "if not owner and MODE == 'try' then redis.call('SET', K, ME, 'PX', PX) return took() end if not owner then", expiring,
+		"if not owner and not mine then", "if MODE == 'try' and not owner and not mine then redis.call('SET', K, ME, 'PX', ARGV[2]) mine = true end if not owner and not mine then", expiring,
 	}, {
 		"a try is refused for the sake of the dead",
-		"if not owner then", "if MODE == 'try' and line then return {'HELD', redis.call('PTTL', K)} end if not owner then", expiring,
+		"if not owner and not mine then", "if MODE == 'try' and found > 0 and not mine then return {'HELD', redis.call('PTTL', K)} end if not owner and not mine then", expiring,
 	}, {
 		"who finds a free lock does not serve the head of the line",
-		"local n, err = give(t, left)", "local n, err = true", expiring,
+		"mine = not head or head == ME", "mine = not head or head == ME if not mine then redis.call('DEL', K) end", expiring,
 	}, {
 		"the last to come is the first",
-		"(last or 0) + 1", "(last or 0) - 1", nil,
+		"'NX', string.format('%.0f', now), ME)", "'NX', redis.call('HSET', G, ME, string.format('%.0f', now / 1000 + CLAIM)) - now, ME)", nil,
 	}, {
 		"the line has no TTL",
 		"redis.call('PEXPIRE', Q, 2 * CLAIM)", "", nil,
@@ -58,16 +58,16 @@ var scriptMutants = []struct {
 		},
 	}, {
 		"a release hands the lock to nobody",
-		"handed = t and give(t, left)", "", nil,
+		"handed = head and", "handed = false and", nil,
 	}, {
 		"nobody is told of a hand-over",
 		"redis.pcall(ARGV[5] or 'PUBLISH'", "tostring('PUBLISH'", nil,
 	}, {
 		"a hand-over lasts a whole claim, however old the mark",
-		"redis.call('SET', KEYS[1], t, 'PX', left)", "redis.call('SET', KEYS[1], t, 'PX', CLAIM)", dying,
+		"redis.call('SET', KEYS[1], head, 'PX', left)", "redis.call('SET', KEYS[1], head, 'PX', CLAIM)", dying,
 	}, {
 		"the marks are not asked",
-		"if good and now < good and good <= now + CLAIM then return t, good - now end", "if t then return t, CLAIM end", dying,
+		"if left > 0 and left <= CLAIM then", "left = CLAIM if true then", dying,
 	}, {
 		"a look does not renew the mark",
 		"redis.call('HSET', G, ME,", "redis.call('HSETNX', G, ME,", nil,

@@ -160,7 +160,10 @@ func (r *simReferee) read(l *simLock) {
 		l.tickets = maps.Clone(live)
 		l.good = map[string]time.Duration{}
 		for t := range l.tickets {
-			ms, _ := strconv.ParseInt(r.m.HGet(l.marks, t), 10, 64)
+			ms, err := strconv.ParseInt(r.m.HGet(l.marks, t), 10, 64)
+			if err != nil {
+				ms = int64(l.tickets[t])/1000 + claim.Milliseconds()
+			}
 			l.good[t] = max(0, time.UnixMilli(ms).Sub(now))
 		}
 	}

@@ -191,6 +191,9 @@ func (r *scriptRun) text(reply any) string {
 		if n, err := strconv.ParseInt(reply, 10, 64); err == nil {
 			return r.number(n)
 		}
+		if f, err := strconv.ParseFloat(reply, 64); err == nil && strings.Contains(reply, "e+") { // a score of miniredis
+			return r.number(int64(f))
+		}
 		return strconv.Quote(reply)
 	}
 	return fmt.Sprintf("%T %v", reply, reply)
@@ -201,10 +204,8 @@ func (r *scriptRun) number(n int64) string {
 	switch {
 	case n == r.us:
 		return "now"
-	case n == (ms+1)*1000:
-		return "next" // no fencing token of before the script is as high
-	case r.us < n && n < r.us+1e9:
-		return fmt.Sprintf("now+%d", n-r.us)
+	case r.us-1e9 < n && n < r.us+1e9:
+		return fmt.Sprintf("now%+d", n-r.us)
 	case ms-5000 < n && n < ms+5000:
 		return fmt.Sprintf("ms%+d", n-ms)
 	case 500 < n && n < 1e6:
