@@ -41,20 +41,30 @@ func (k *contest) contend(ctx context.Context, clients []client) (wait func()) {
 	var wg sync.WaitGroup
 	for who, cl := range clients {
 		wg.Go(func() {
-			for ctx.Err() == nil && !k.closed.Load() {
-				if err := k.enter(ctx, who, cl); err != nil {
-					k.mu.Lock()
-					k.errs = append(k.errs, err)
-					k.mu.Unlock()
-					return
-				}
+			if err := k.ask(ctx, who, cl); err != nil {
+				k.mu.Lock()
+				k.errs = append(k.errs, err)
+				k.mu.Unlock()
 			}
 		})
 	}
 	return wg.Wait
 }
 
-func (k *contest) enter(ctx context.Context, who int, cl client) error {
+// ask enters again and again.
+func (k *contest) ask(ctx context.Context, who int, cl client) error {
+	a, err := newAlarm()
+	if err != nil {
+		return err
+	}
+	defer a.close()
+	for err == nil && ctx.Err() == nil && !k.closed.Load() {
+		err = k.enter(ctx, who, cl, a)
+	}
+	return err
+}
+
+func (k *contest) enter(ctx context.Context, who int, cl client, a *alarm) error {
 	s := section{who: who, asked: time.Since(k.start)}
 	l, err := cl.Lock(ctx, k.name)
 	s.entered = time.Since(k.start)
@@ -68,14 +78,14 @@ func (k *contest) enter(ctx context.Context, who int, cl client) error {
 		return nil
 	}
 	if !k.closed.Load() {
-		time.Sleep(k.hold)
+		err = a.sleep(k.hold)
 	}
 	s.left = time.Since(k.start)
 	k.mu.Lock()
 	k.sections = append(k.sections, s)
 	k.mu.Unlock()
 	// What is held is given back although the contest may be over.
-	return l.Unlock(context.WithoutCancel(ctx))
+	return errors.Join(err, l.Unlock(context.WithoutCancel(ctx)))
 }
 
 // firstErr is the first trouble that a contender had, for the table to be believed.
