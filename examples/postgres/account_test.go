@@ -122,14 +122,11 @@ func TestATransactionHoldsTheRowFromItsFirstStatement(t *testing.T) {
 		assert.NoError(t, err)
 		later <- balance
 	}()
-	await("the later holder", func() error {
+	require.Eventually(t, func() bool {
 		var waiting int
 		err := db.QueryRow(ctx, `SELECT count(*) FROM pg_locks WHERE NOT granted`).Scan(&waiting)
-		if err == nil && waiting == 0 {
-			err = errors.New("nobody waits")
-		}
-		return err
-	})
+		return err == nil && waiting > 0
+	}, 30*time.Second, 20*time.Millisecond, "the later holder does not wait")
 	require.NoError(t, Set(ctx, tx, name, balance+1, 33))
 	require.NoError(t, tx.Commit(ctx))
 	assert.Equal(t, int64(101), <-later)
