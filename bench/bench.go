@@ -19,6 +19,7 @@ import (
 // workload is one subcommand and its tables.
 type workload struct {
 	name, about string
+	rows        []string // of its tables; nil: the columns
 	// setup declares the flags of the workload and returns what runs after they are parsed.
 	setup   func(fs *flag.FlagSet) func(context.Context, *bench) error
 	metrics []metric
@@ -26,7 +27,7 @@ type workload struct {
 
 func workloads() []workload {
 	return []workload{
-		uncontended, parallel, contended, crash, liveness, idle, renew,
+		uncontended, parallel, contended, crash, liveness, idle, renew, outage, cycles, quorum, fenced,
 	}
 }
 
@@ -57,6 +58,13 @@ func (b *bench) columns(names ...string) []column {
 	return picked
 }
 
+// pick returns those of the names that -only lets through.
+func (b *bench) pick(names []string) []string {
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+		return b.only != nil && !slices.Contains(b.only, name)
+	})
+}
+
 func (b *bench) add(r record) error {
 	r.Workload = b.workload
 	b.records = append(b.records, r)
@@ -66,42 +74,26 @@ func (b *bench) add(r record) error {
 	return appendRecord(b.file, r)
 }
 
-// interleave measures every column once per round on an empty database. Each
-// round begins with another column, so that a slow minute of the machine
-// meets all of them alike. If raw is among them, each column's "ratio" is that of its value
-// at perRaw to raw's of the same round.
+// interleave measures every column once per round on an empty database. If raw is among them, each column's "ratio" is that
+// of its value at perRaw to raw's of the same round.
 func (b *bench) interleave(ctx context.Context, rounds int, as record, perRaw string, cols []column,
 	measure func(column) (map[string]float64, error),
 ) error {
-	for round := range rounds {
-		measured := map[string]map[string]float64{}
-		for i := range cols {
-			c := cols[(i+round)%len(cols)]
+	var turns []turn
+	for _, c := range cols {
+		as.Column = c.name
+		turns = append(turns, turn{as, func() (map[string]float64, error) {
 			if err := b.admin.FlushAll(ctx).Err(); err != nil {
-				return err
+				return nil, err
 			}
-			values, err := measure(c)
-			if err != nil {
-				return fmt.Errorf("%s %s: %w", c.name, as.Case, err)
-			}
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			measured[c.name] = values
-		}
-		for _, c := range cols {
-			values := measured[c.name]
-			if raw := measured["raw"]; perRaw != "" && raw != nil {
-				values["ratio"] = values[perRaw] / raw[perRaw]
-			}
-			r := as
-			r.Column, r.Round, r.Values = c.name, round, values
-			if err := b.add(r); err != nil {
-				return err
-			}
-		}
+			return measure(c)
+		}})
 	}
-	return nil
+	return b.takeTurns(ctx, rounds, turns, func(measured []map[string]float64) {
+		if perRaw != "" {
+			divide(turns, measured, perRaw, "ratio", func(r record) (string, string) { return r.Case, "raw" })
+		}
+	})
 }
 
 // recordMachine writes down where the figures come from.
@@ -175,6 +167,8 @@ func one(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		work = idleOne(fs)
 	case "renew":
 		work = renewOne(fs)
+	case "cycles":
+		work = cyclesOne(fs)
 	default:
 		return errUsage
 	}

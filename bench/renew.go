@@ -125,7 +125,7 @@ const takers = 64
 
 // warm opens the connections that take will use.
 func (k *keeping) warm(ctx context.Context) error {
-	return k.each(min(takers, len(k.names)), func(i int) error {
+	return each(min(takers, len(k.names)), takers, func(i int) error {
 		l, err := k.cl.TryLock(ctx, k.names[i])
 		if err != nil {
 			return err
@@ -136,7 +136,7 @@ func (k *keeping) warm(ctx context.Context) error {
 
 // take acquires all and, if asked to, gives each a goroutine with a ticker.
 func (k *keeping) take(ctx context.Context, tick bool) error {
-	return k.each(len(k.names), func(i int) (err error) {
+	return each(len(k.names), takers, func(i int) (err error) {
 		if k.held[i], err = k.cl.TryLock(ctx, k.names[i]); err == nil && tick {
 			k.tickers.Go(func() { k.renewUntil(ctx, k.held[i]) })
 		}
@@ -144,14 +144,14 @@ func (k *keeping) take(ctx context.Context, tick bool) error {
 	})
 }
 
-// each calls f for the first n names, by several goroutines.
-func (k *keeping) each(n int, f func(i int) error) error {
+// each calls f for the first n numbers, by so many goroutines. Each ends with its first error.
+func each(n, goroutines int, f func(i int) error) error {
 	var (
 		next atomic.Int64
 		wg   sync.WaitGroup
-		errs = make([]error, takers)
+		errs = make([]error, goroutines)
 	)
-	for t := range takers {
+	for t := range goroutines {
 		wg.Go(func() {
 			for errs[t] == nil {
 				i := int(next.Add(1)) - 1

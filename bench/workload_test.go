@@ -1,9 +1,11 @@
 package main
 
 import (
+	"math"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -21,6 +23,8 @@ func TestEveryWorkloadRunsAndShowsItsTable(t *testing.T) {
 		"liveness -runs 1 -for 50ms -n 3 -process 3",
 		"idle -waiters 5 -for 50ms -only redislock,leasehold",
 		"renew -rounds 1 -leases 20 -ttl 600ms -for 300ms -only redislock,leasehold",
+		"outage -rounds 1 -leases 20 -ttl 1500ms",
+		"cycles -cycles 2000 -goroutines 4",
 	} {
 		t.Run(line, func(t *testing.T) {
 			t.Parallel()
@@ -44,6 +48,18 @@ func TestEveryWorkloadRunsAndShowsItsTable(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestTheBusiestSecondIsTheOneWithTheMostCommands(t *testing.T) {
+	var samples []sentBy
+	begun := time.Now()
+	for i, n := range []int64{0, 10, 20, 120, 220, 230, 240} { // every half second
+		samples = append(samples, sentBy{begun.Add(time.Duration(i) * time.Second / 2), n})
+	}
+	require.Equal(t, 200.0, busiest(samples, time.Second))
+	require.Equal(t, 80.0, busiest(samples, 3*time.Second))
+	require.Equal(t, 20.0, busiest(samples[:3], time.Second))
+	require.True(t, math.IsNaN(busiest(samples[:2], time.Second)))
 }
 
 func TestAWrongCommandOrColumnSaysWhatThereIs(t *testing.T) {
