@@ -86,7 +86,7 @@ func all(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	for _, line := range []string{
 		"uncontended -pin", "parallel", "contended", "crash", "liveness", "idle",
 		"renew -leases 10000,50000 -ttl 10s", "renew -leases 100000 -ttl 30s -rounds 1",
-		"outage", "cycles",
+		"outage", "cycles", "quorum", "fenced -pin",
 	} {
 		if err := dispatch(ctx, append(strings.Fields(line), "-json", *file), stdout, stderr); err != nil {
 			return fmt.Errorf("%s: %w", line, err)

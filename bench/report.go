@@ -88,16 +88,22 @@ func writeTables(out io.Writer, w workload, records []record) error {
 				of = append(of, r)
 			}
 		}
-		tables = append(tables, table(name, w.metrics, of))
+		tables = append(tables, table(name, w, of))
 	}
 	_, err := io.WriteString(out, strings.Join(tables, "\n"))
 	return err
 }
 
-// table has a line per column of the program and a column per metric. A
+// table has a line per column of the program, or row of the workload, and a column per metric. A
 // metric that nothing in it has is left out.
-func table(title string, metrics []metric, records []record) string {
-	metrics = slices.DeleteFunc(slices.Clone(metrics), func(m metric) bool {
+func table(title string, w workload, records []record) string {
+	rows := w.rows
+	if rows == nil {
+		for _, c := range columns() {
+			rows = append(rows, c.name)
+		}
+	}
+	metrics := slices.DeleteFunc(slices.Clone(w.metrics), func(m metric) bool {
 		return !slices.ContainsFunc(records, func(r record) bool { _, ok := r.Values[m.key]; return ok })
 	})
 	var b strings.Builder
@@ -106,17 +112,17 @@ func table(title string, metrics []metric, records []record) string {
 		fmt.Fprintf(&b, " %s |", m.title)
 	}
 	b.WriteString("\n| --- |" + strings.Repeat(" ---: |", len(metrics)) + "\n")
-	for _, c := range columns() {
+	for _, row := range rows {
 		var of []record
 		for _, r := range records {
-			if r.Column == c.name {
+			if r.Column == row {
 				of = append(of, r)
 			}
 		}
 		if len(of) == 0 {
 			continue
 		}
-		fmt.Fprintf(&b, "| %s |", c.name)
+		fmt.Fprintf(&b, "| %s |", row)
 		for _, m := range metrics {
 			fmt.Fprintf(&b, " %s |", m.show(of))
 		}

@@ -25,6 +25,8 @@ func TestEveryWorkloadRunsAndShowsItsTable(t *testing.T) {
 		"renew -rounds 1 -leases 20 -ttl 600ms -for 300ms -only redislock,leasehold",
 		"outage -rounds 1 -leases 20 -ttl 1500ms",
 		"cycles -cycles 2000 -goroutines 4",
+		"quorum -rounds 1 -cycles 20 -silent-rounds 1 -silent-for 100ms",
+		"fenced -rounds 1 -writes 20",
 	} {
 		t.Run(line, func(t *testing.T) {
 			t.Parallel()
@@ -32,7 +34,7 @@ func TestEveryWorkloadRunsAndShowsItsTable(t *testing.T) {
 			var out, trouble strings.Builder
 			args := append(strings.Fields(line), "-json", file)
 			require.Zero(t, run(t.Context(), args, &out, &trouble), "%s", &trouble)
-			require.Contains(t, out.String(), "| leasehold |")
+			require.Regexp(t, `\| (leasehold|FencedScript) \|`, out.String())
 			records, err := readRecordFile(file)
 			require.NoError(t, err)
 			require.Equal(t, "machine", records[0].Workload)

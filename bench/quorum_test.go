@@ -1,0 +1,58 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The first acquire knows nothing of the nodes' clocks and needs a second round, so that what oneRound counts is seen both with
+// and without one.
+func TestAnAcquireOfTwoRoundsIsToldFromOneOfOne(t *testing.T) {
+	t.Parallel()
+	needRedis(t)
+	ctx := t.Context()
+	q := &quorumRun{}
+	require.NoError(t, q.start(ctx, &bench{server: testServer(t)}))
+	defer q.stop()
+	c, err := columnNamed("leasehold")
+	require.NoError(t, err)
+	p, err := q.open(ctx, c, q.nodes[:3])
+	require.NoError(t, err)
+	defer p.close()
+
+	pttls := func() (n int64) {
+		infos, err := settled(ctx, q.nodes[:3])
+		require.NoError(t, err)
+		for _, in := range infos {
+			n += in.calls["pttl"]
+		}
+		return n
+	}
+	before := pttls()
+	require.NoError(t, p.cycles(ctx, 1))
+	cold := pttls()
+	require.Positive(t, cold-before)
+	require.LessOrEqual(t, oneRound(cold-before, 1), 0.0)
+
+	require.NoError(t, p.cycles(ctx, 20)) // it learns
+	warm := pttls()
+	require.NoError(t, p.cycles(ctx, 50))
+	require.Greater(t, oneRound(pttls()-warm, 50), 50.0)
+}
+
+func TestAQuotientIsToTheTurnOfTheSameRoundThatIsItsBase(t *testing.T) {
+	turns := []turn{
+		{as: record{Case: "1 node", Column: "leasehold"}},
+		{as: record{Case: "3 nodes", Column: "leasehold"}},
+		{as: record{Case: "3 nodes", Column: "redsync"}},
+	}
+	measured := []map[string]float64{{"us": 10}, {"us": 30}, {"us": 60}}
+	divide(turns, measured, "us", "single", func(record) (string, string) { return "1 node", "leasehold" })
+	divide(turns, measured, "us", "peer", func(r record) (string, string) { return r.Case, "redsync" })
+	require.Equal(t, []map[string]float64{
+		{"us": 10, "single": 1},
+		{"us": 30, "single": 3, "peer": 0.5},
+		{"us": 60, "single": 6, "peer": 1},
+	}, measured)
+}
