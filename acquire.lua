@@ -4,7 +4,7 @@
 --       2 Q  the line: zset, token -> ticket, lives 2 CLAIM after its last use
 --       3 F  the fencing counter, see fence.lua
 --       4 G  the marks: hash, token -> the server time in ms until which it counts as alive, lives as Q; see line.lua
---       5 D  the tombstone of this attempt's token
+--       5 D  the tombstones: zset, tokens that were given up -> the server time in ms until which they are kept, a minute
 --       All hash to one slot. No other key is touched, and none is left without a TTL.
 -- ARGV  1  token of this attempt; its first 16 characters name its Locker
 --       2  ms for which K is set, lock delay included
@@ -12,7 +12,7 @@
 --          join   the same, but stand in the line if it cannot be had
 --          look   a later call of one who stands there; creates no place
 --          adopt  only find out whether the token holds the lock
---       4  what stands before a Locker's id in the name of its wake channel
+--       4  what stands before a Locker's id in the name of its wake channel, if not what stands in line.lua
 --       5  SPUBLISH where sharded channels are used, else not given
 -- Replies
 --   n, or its digits          we hold the lock, with this fencing token
@@ -23,7 +23,7 @@
 -- and a lock that a release handed over, are found.
 -- Never: two holders; a place for a token that was undone; a lock past a live waiter.
 
-local K, Q, F, G = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local K, Q, F, G, D = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local ME, MODE = ARGV[1], ARGV[3]
 local CLAIM = 2500
 
@@ -32,7 +32,7 @@ local CLAIM = 2500
 -- Nobody waits and nobody holds it: the common case first, before anything else is looked at or made. SET itself refuses
 -- a bad time, before the first write.
 local comes = MODE == 'try' or MODE == 'join'
-local found = comes and redis.call('EXISTS', Q, KEYS[5]) -- of the line and the tombstone
+local found = comes and redis.call('EXISTS', Q, D) -- of the line and the tombstones
 local mine = found == 0 and ME ~= '' and redis.call('SET', K, ME, 'NX', 'PX', ARGV[2])
 
 local owner, last
@@ -52,7 +52,7 @@ if not mine then
     return {'GONE'}
   elseif comes and found > 0 then
     last = redis.call('ZRANGE', Q, -1, -1, 'WITHSCORES')[2]
-    if found > (last and 1 or 0) then return {'GONE'} end -- the tombstone was among them
+    if found > (last and 1 or 0) and redis.call('ZSCORE', D, ME) then return {'GONE'} end
   end
   if owner and not mine and MODE == 'try' then return {'HELD', redis.call('PTTL', K)} end
 end
@@ -61,6 +61,7 @@ local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
 if not owner and not mine then
   -- Whoever finds a free lock and a live line serves its head.
+  local channel, publish = ARGV[4], ARGV[5]
   -- include line.lua
   if err then return err end
   mine = not head or head == ME

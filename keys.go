@@ -92,10 +92,7 @@ func crc16(crc uint16, b byte) uint16 {
 }
 
 // The kinds of derived keys, in the order of the scripts' KEYS behind the lock itself.
-var kinds = [...]string{"line", "fence", "marks", tombKind}
-
-// tombKind is the kind of the one key that belongs to a token as well, whose name ends with it.
-const tombKind = "undone"
+var kinds = [...]string{"line", "fence", "marks", "undone"}
 
 const (
 	// markKind is the kind of the key that holds a resource's high-water mark; see fencing.go.

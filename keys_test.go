@@ -244,7 +244,7 @@ func TestKeysThatCannotBeUsedAreRefusedBeforeAnythingIsSent(t *testing.T) {
 	type use struct{ prefix, key string }
 	refused := []use{
 		{"", ""}, {"p:", ""},
-		{"", "leasehold:line:{x}"}, {"", "leasehold:fence::a{x}"}, {"", "leasehold:marks:"}, {"", "leasehold:undone:{x}:token"},
+		{"", "leasehold:line:{x}"}, {"", "leasehold:fence::a{x}"}, {"", "leasehold:marks:"}, {"", "leasehold:undone:{x}"},
 		{"", "leasehold:fenced:{x}"}, {"p:", "leasehold:line:{x}"}, {"leasehold:", "line:{x}"}, {"leasehold:line:", "{x}"},
 	}
 	for _, prefix := range badPrefixes {

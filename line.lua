@@ -1,5 +1,5 @@
 -- Hands the lock to the first live waiter. Included, as text, behind fence.lua in acquire.lua and release.lua, whose KEYS and
--- ARGV it uses, where their CLAIM and now (server µs) are known. It leaves head: the token that is now first, nil if nobody
+-- ARGV it uses, where CLAIM, now (server µs), channel and publish are known. It leaves head: the token that is now first, nil if nobody
 -- alive waits; and err, if there was no fencing token to hand the lock with, which the waiter will find out by itself.
 --
 -- One number rules the line: a waiter's mark is good for CLAIM ms after each of its looks, and a lock that is handed to
@@ -31,7 +31,7 @@ repeat
         -- Tells its Locker, whose id is the first 16 characters of the token. The message may be lost, and a user who may
         -- not publish still releases: the waiter's next look finds the lock.
         if type(n) == 'number' then n = string.format('%.0f', n) end
-        redis.pcall(ARGV[5] or 'PUBLISH', ARGV[4] .. string.sub(head, 1, 16),
+        redis.pcall(publish or 'PUBLISH', (channel or 'leasehold:wake:') .. string.sub(head, 1, 16),
           head .. ' ' .. n .. ' ' .. redis.call('ZCARD', KEYS[2]))
       end
       break

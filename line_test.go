@@ -152,7 +152,7 @@ for _, key in ipairs(redis.call('KEYS', '*')) do
   if redis.call('PTTL', key) == -1 then forever[#forever + 1] = key end
 end
 return {redis.call('GET', KEYS[1]) or '', redis.call('GET', KEYS[3]) or '0', line, live, forever}`
-	keys := scriptKeys("k", "")
+	keys := scriptKeys("k")
 	got, err := w.s.client.Eval(w.t.Context(), src, []string{keys["K"], keys["Q"], keys["F"], keys["G"]}).Slice()
 	require.NoError(w.t, err)
 	words := func(v any) (s []string) {

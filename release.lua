@@ -1,27 +1,26 @@
 -- Gives the lock back, to the first waiter if there is one; or gives a place in the line up.
 --
 -- KEYS  1 to 4 as acquire.lua
---       5 D  the tombstone of this token: string, lives a minute; given with undo
+--       5 D  the tombstones, as there; given with undo
 -- ARGV  1  token, '' with force
---       2  not used
---       3  release  the end of a lease
+--       2  release  the end of a lease
 --          undo     the end of an attempt, whatever came of it: leaves a tombstone, so that a command of this token
 --                   that is still on its way does nothing when it arrives
 --          force    an operator's: whoever holds the lock
---       4, 5  as acquire.lua
+--       3, 4  as 4, 5 of acquire.lua
 -- Replies
 --   1  the lock was given back      2  the place in the line was given up      0  there was neither
 -- Never: touches the lock of another token (but for force); lets it stand free while somebody live waits; creates a
 -- lock for the token it was given; fails for want of memory, or for what somebody wrote over the counter.
 
-local K, Q, MODE = KEYS[1], KEYS[2], ARGV[3]
+local K, Q, MODE = KEYS[1], KEYS[2], ARGV[2]
 local owner = redis.call('GET', K)
 local done = 0
 if owner == ARGV[1] or MODE == 'force' then
   if owner then done = 1 end
   local handed = false
   if redis.call('EXISTS', Q) == 1 then
-    local CLAIM = 2500
+    local CLAIM, channel, publish = 2500, ARGV[3], ARGV[4]
     local t = redis.call('TIME')
     local now = t[1] * 1000000 + t[2]
     -- include fence.lua
@@ -34,5 +33,11 @@ elseif redis.call('ZREM', Q, ARGV[1]) == 1 then
   done = 2
 end
 -- After the deletion, which a full server allows; a write comes through behind it.
-if MODE == 'undo' then redis.call('SET', KEYS[5], 1, 'PX', 60000) end
+if MODE == 'undo' then
+  local t = redis.call('TIME')
+  local now = t[1] * 1000 + math.floor(t[2] / 1000)
+  redis.call('ZREMRANGEBYSCORE', KEYS[5], '-inf', now)
+  redis.call('ZADD', KEYS[5], now + 60000, ARGV[1])
+  redis.call('PEXPIRE', KEYS[5], 60000)
+end
 return done

@@ -44,25 +44,26 @@ func TestReleaseScript(t *testing.T) {
 		{name: "held, list at G", arrange: mine + "waits('b') list(G)", reply: "WRONGTYPE", after: "*"},
 	}
 
+	const tomb, tombs = "D = me ms+60000, 60s", "D = other ms+1 me ms+60000, 60s"
 	var undo []scriptCase
 	for _, tt := range both {
-		tt.arrange += " set(D, 1, 'PX', 9000)" // refreshed, not kept
+		tt.arrange += " undone('me', 9000) undone('old', 0) undone('other', 1)" // the own one is refreshed
 		switch {
 		case tt.reply == "WRONGTYPE":
 		case tt.after == "=":
 			tt.after = "*"
 		default:
-			tt.after = lines("D = 1, 60s", tt.after)
+			tt.after = lines(tombs, tt.after)
 			if tt.after[len(tt.after)-1] == '\n' {
-				tt.after = "D = 1, 60s"
+				tt.after = tombs
 			}
 		}
 		undo = append(undo, tt)
 	}
 	undo = append(undo,
-		scriptCase{name: "free, first", reply: "0", after: "D = 1, 60s"},
-		scriptCase{name: "another's, first", arrange: other, reply: "0", after: lines("D = 1, 60s", "K = other, 30s")},
-		scriptCase{name: "list at D", arrange: "list(D)", reply: "0", after: "D = 1, 60s"},
+		scriptCase{name: "free, first", reply: "0", after: tomb},
+		scriptCase{name: "another's, first", arrange: other, reply: "0", after: lines(tomb, "K = other, 30s")},
+		scriptCase{name: "list at D", arrange: "list(D)", reply: "WRONGTYPE", after: "="},
 	)
 
 	force := []scriptCase{
@@ -148,7 +149,7 @@ func TestHandOverIsPublished(t *testing.T) {
 		ctx := t.Context()
 		require.NoError(t, s.client.FlushAll(ctx).Err())
 		d := storeOn(t, s.client)
-		channel := string(d.channel) + waiter[:idLength]
+		channel := wakeChannel + waiter[:idLength]
 		sub := s.client.Subscribe(ctx, channel)
 		defer sub.Close()
 		_, err := sub.Receive(ctx)

@@ -59,7 +59,7 @@ type call struct {
 	args    [3 + 1 + len(kinds) + 5]any
 	n       int // of args
 	o       *options
-	buf     [320]byte
+	buf     [256]byte
 
 	with  atomic.Pointer[sender]
 	round *round                     // the handle of a quorum's renewal; such a call is never sent
@@ -80,12 +80,6 @@ type name []byte
 
 func (n *name) MarshalBinary() ([]byte, error) { return *n, nil }
 func (n *name) String() string                 { return string(*n) }
-
-// secretName is the name of a tombstone, of which the token is a part.
-type secretName name
-
-func (n *secretName) MarshalBinary() ([]byte, error) { return *n, nil }
-func (n *secretName) String() string                 { return "(tombstone)" }
 
 // countedToken is the token as an argument. go-redis asks it for its bytes at every write, so it knows how
 // often the command was written, which go-redis does not say.
@@ -241,7 +235,9 @@ func (s *sender) flight() {
 		}
 		batch = append(batch[:0], s.queue[:n]...)
 		s.queue = slices.Delete(s.queue, 0, n)
-		s.taken = time.Now()
+		if s.rescue != nil {
+			s.taken = time.Now()
+		}
 		s.mu.Unlock()
 
 		if n == 1 {

@@ -305,8 +305,10 @@ func scriptCall(args []string) (key, token, mode string) {
 	}
 	n, _ := strconv.Atoi(args[2])
 	args = args[3:]
-	if len(args) > n+2 {
-		mode = args[n+2]
+	for _, arg := range args[n+1:] {
+		if modes[arg] != nil {
+			mode = arg
+		}
 	}
 	return args[0], args[n], mode
 }

@@ -47,7 +47,7 @@ type script struct {
 // keys is how many keys the script wants in that mode.
 func (sc *script) keys(mode string) int {
 	if sc == releaseScript && mode != modeUndo {
-		return sc.n - 1 // the tombstone is only undo's
+		return sc.n - 1 // tombstones are only undo's
 	}
 	return sc.n
 }
@@ -143,7 +143,7 @@ type sent int
 // deployment is a store of one Redis: a server, its replicas, or a cluster.
 type deployment struct {
 	*sender      // of the client as a whole
-	channel name // of wake messages, up to the id of the Locker that is woken; not for a cluster
+	channel name // of wake messages, up to the id of the Locker that is woken; nil: the script knows it
 
 	// A cluster's nodes each have a sender, so that a slow one holds up nobody but its own callers.
 	cluster *redis.ClusterClient // nil: not a cluster
@@ -153,7 +153,10 @@ type deployment struct {
 }
 
 func newDeployment(client redis.UniversalClient, prefix string) *deployment {
-	d := &deployment{sender: newSender(client), channel: name(prefix + wakeChannel)}
+	d := &deployment{sender: newSender(client)}
+	if prefix != "" {
+		d.channel = name(prefix + wakeChannel)
+	}
 	if d.cluster, _ = client.(*redis.ClusterClient); d.cluster != nil {
 		d.nodes = map[*redis.Client]*sender{}
 	}
@@ -293,9 +296,6 @@ func (d *deployment) call(sc *script, r *request, mode string) *call {
 	derived := sc.keys(mode) - 1
 	for i := range derived {
 		buf = derive(buf, r.o.prefix, kinds[i], r.key)
-		if kinds[i] == tombKind {
-			buf = append(append(buf, ':'), r.token...)
-		}
 		ends[i] = len(buf)
 	}
 	start := digits + len(r.token)
@@ -307,23 +307,23 @@ func (d *deployment) call(sc *script, r *request, mode string) *call {
 
 	args := append(c.args[:0], "evalsha", sc.Hash(), decimals[derived+1], c.key)
 	for i := range derived {
-		if kinds[i] == tombKind {
-			args = append(args, (*secretName)(&c.names[i]))
-		} else {
-			args = append(args, &c.names[i])
-		}
+		args = append(args, &c.names[i])
 	}
-	switch sc {
-	case acquireScript, releaseScript:
-		args = append(args, &c.token, &c.px, modes[mode])
-		if d.cluster == nil {
-			args = append(args, &d.channel)
-		} else {
+	if sc != inspectScript {
+		args = append(args, &c.token)
+	}
+	if sc == acquireScript || sc == renewScript {
+		args = append(args, &c.px)
+	}
+	if sc == acquireScript || sc == releaseScript {
+		args = append(args, modes[mode])
+		switch {
+		case d.cluster != nil:
 			c.channel = append(derive(nil, r.o.prefix, wakeKind, r.key), ':')
 			args = append(args, &c.channel, "SPUBLISH")
+		case d.channel != nil:
+			args = append(args, &d.channel)
 		}
-	case renewScript:
-		args = append(args, &c.token, &c.px)
 	}
 	c.n = len(args)
 	return c

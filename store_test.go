@@ -55,6 +55,10 @@ local function waits(token, left) -- without left there is no mark
     redis.call('PEXPIRE', G, 5000)
   end
 end
+local function undone(token, left)
+  redis.call('ZADD', D, digits(ms + left), token)
+  redis.call('PEXPIRE', D, 60000)
+end
 local function counter(n) redis.call('SET', F, n, 'EX', 604800) end
 local function list(key) redis.call('LPUSH', key, 'x') redis.call('PEXPIRE', key, 60000) end
 `
@@ -99,7 +103,7 @@ func runScriptCases(t *testing.T, s scriptServer, sc *script, mode string, cases
 			continue
 		}
 		name := mode + " " + tt.name
-		r := scriptRun{t: t, client: s.client, keys: scriptKeys("k", "me")}
+		r := scriptRun{t: t, client: s.client, keys: scriptKeys("k")}
 		reply, after := r.run(d, sc, mode, tt)
 		if strings.HasPrefix(reply, "error: ") {
 			assert.Contains(t, reply, tt.reply, name)
@@ -122,13 +126,12 @@ func runScriptCases(t *testing.T, s scriptServer, sc *script, mode string, cases
 	}
 }
 
-// scriptKeys are the keys of a lock by the letters that the scripts give them, for an attempt of that token.
-func scriptKeys(key, token string) map[string]string {
+// scriptKeys are the keys of a lock by the letters that the scripts give them.
+func scriptKeys(key string) map[string]string {
 	keys := map[string]string{"K": key}
 	for i, kind := range kinds {
 		keys["QFGD"[i:i+1]] = string(derive(nil, "", kind, key))
 	}
-	keys["D"] += ":" + token
 	return keys
 }
 
@@ -206,7 +209,7 @@ func (r *scriptRun) number(n int64) string {
 		return "now"
 	case r.us-1e9 < n && n < r.us+1e9:
 		return fmt.Sprintf("now%+d", n-r.us)
-	case ms-5000 < n && n < ms+5000:
+	case ms-100_000 < n && n < ms+100_000:
 		return fmt.Sprintf("ms%+d", n-ms)
 	case 500 < n && n < 1e6:
 		n = (n + 250) / 500 * 500 // a PTTL: the clock of a real server goes on
