@@ -165,7 +165,7 @@ func TestAPrimaryThatWasCutOffRenewsALeaseWhichTheNewOneForgets(t *testing.T) {
 	t.Parallel()
 	s := redistest.Server(t)
 	r := redistest.Replica(t, s).Client()
-	one, two := process(t, s.Client(), WithReplicas(1, 200*time.Millisecond)), process(t, r)
+	one, two := process(t, s.Client(), WithReplicas(1, time.Second/2)), process(t, r)
 	x := take(t, one, time.Second, WithAutoRenew(true))
 	promote(t, r)
 	requireHeld(t, two, "k")

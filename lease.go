@@ -106,12 +106,9 @@ func (x *Lease) Err() error {
 	if x == nil {
 		return errNilLease
 	}
-	err := x.check()
+	_ = x.check()
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.err == nil && err != nil {
-		return nil // a release is under way, or failed and may be called again
-	}
 	return x.err
 }
 

@@ -225,11 +225,12 @@ func (s *sender) flight() {
 	defer s.landed.leave()
 	growStack(0)
 	var batch []*call
+	defer func() { s.land(batch) }()
 	for {
 		s.mu.Lock()
 		n := min(len(s.queue), maxBatch)
 		if n == 0 {
-			s.flights--
+			batch = nil
 			s.mu.Unlock()
 			return
 		}
@@ -246,15 +247,41 @@ func (s *sender) flight() {
 			s.sendAll(batch)
 		}
 		for i, c := range batch {
-			if s.home != nil && c.astray(s.home.client) {
-				s.home.post(c)
-			} else {
-				c.finish()
-			}
 			batch[i] = nil
+			s.answered(c)
 		}
 	}
 }
+
+// answered passes on what has become of a call.
+func (s *sender) answered(c *call) {
+	if s.home != nil && c.astray(s.home.client) {
+		s.home.post(c)
+	} else {
+		c.finish()
+	}
+}
+
+// land ends a flight. It has calls left if its goroutine ended in the client, as a hook's runtime.Goexit makes it.
+func (s *sender) land(left []*call) {
+	for _, c := range left {
+		if c == nil {
+			continue
+		}
+		if c.reply == nil && c.err == nil {
+			c.err = errExit
+		}
+		s.answered(c)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.flights--
+	if len(s.queue) > 0 {
+		s.depart()
+	}
+}
+
+var errExit = errors.New("the redis client ended the goroutine that called it")
 
 // growStack gives a new goroutine at once, while there is next to nothing to copy, the stack that a call of go-redis takes.
 // Growing it there, step by step and deep in calls, took longer than all the rest of a round trip's work.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -202,6 +203,30 @@ func TestAPanicOfTheClientIsTheErrorOfItsCalls(t *testing.T) {
 		b.trips.before = nil
 		requireGranted(t, <-b.send(t.Context(), "k", callBound))
 	})
+}
+
+// As a hook does in which a test fails.
+func TestAGoroutineThatTheClientEndsIsTheErrorOfItsCalls(t *testing.T) {
+	onSenderBench(t, func(t *testing.T, b *senderBench) {
+		for range 2 * maxFlights {
+			release := b.trips.hold(2)
+			all := b.sendMany(5)
+			b.trips.mu.Lock()
+			b.trips.before = func(context.Context, []redis.Cmder) error { runtime.Goexit(); return nil }
+			b.trips.mu.Unlock()
+			release()
+			requireGranted(t, <-all[0])
+			requireGranted(t, <-all[1])
+			for _, out := range append(all[2:], b.send(t.Context(), "k", callBound)) {
+				out := <-out
+				assert.ErrorIs(t, out.err, errExit)
+				assert.Zero(t, out.took)
+			}
+			b.trips.before = nil
+		}
+		requireGranted(t, <-b.send(t.Context(), "k", callBound))
+		time.Sleep(2 * stuck)
+	}, func(o *redis.Options) { o.PoolSize = 1000 })
 }
 
 // A hook may answer for the server. What it leaves out is no answer of ours.
