@@ -205,11 +205,17 @@ func Replica(t testing.TB, of *RedisServer) *RedisServer {
 	eventually(t, "replica follows", func() bool {
 		return strings.Contains(c.Info(t.Context(), "replication").Val(), "master_link_status:up")
 	})
-	// The primary counts it only after its first acknowledgement.
+	// The primary sends it writes, and counts it, only after its first acknowledgement; it is "online" before. A message is
+	// passed on as writes are, and leaves no key.
 	primary := of.Client()
 	eventually(t, "primary counts its replicas", func() bool {
-		info := primary.Info(t.Context(), "replication").Val()
-		return strings.Count(info, "state=online") == strings.Count(info, ",state=")
+		replicas := strings.Count(primary.Info(t.Context(), "replication").Val(), ",state=")
+		pipe := primary.Pipeline()
+		pipe.Publish(t.Context(), "redistest", "here?")
+		acks := pipe.Do(t.Context(), "WAIT", replicas, 100)
+		_, _ = pipe.Exec(t.Context())
+		n, _ := acks.Int()
+		return n >= replicas
 	})
 	return s
 }
