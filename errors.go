@@ -197,7 +197,7 @@ func (e serverError) RedisError() {}
 // redacted returns the error without arguments of the command.
 func redacted(err error) error {
 	var server redis.Error
-	if errors.As(err, &server) {
+	if err != nil && errors.As(err, &server) {
 		if msg, _, quotes := strings.Cut(server.Error(), ", with args beginning with"); quotes {
 			return serverError(msg)
 		}

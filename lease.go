@@ -351,8 +351,7 @@ func (x *Lease) end(reason error) error {
 	x.mu.Unlock()
 	x.l.keeper.remove(x)
 	x.endContexts(x.err)
-	var loss *lossError
-	if errors.As(reason, &loss) {
+	if loss, ok := reason.(*lossError); ok {
 		e := x.r.event(x.fence)
 		e.Held, e.Loss, e.Err = time.Since(x.begun.Time), loss.loss, reason
 		x.l.stats.lost()

@@ -90,12 +90,12 @@ func newNode(q *quorum, i int, client redis.UniversalClient, prefix string) *nod
 
 // newNodeCall prepares the run of a node's script: behind the token and the milliseconds stand args.
 func newNodeCall(ctx context.Context, sc *script, r *request, args ...any) *call {
-	c := &call{script: sc, ctx: ctx, key: r.key, px: strconv.AppendInt(nil, r.px, 10)}
+	c := &call{script: sc, values: values{ctx}, key: r.key, px: strconv.AppendInt(nil, r.px, 10)}
 	buf := append(c.buf[:0], r.token...)
 	at := len(buf)
 	buf = derive(buf, r.o.prefix, "fence", r.key)
 	c.token.bytes, c.names[0] = buf[:at:at], buf[at:]
-	all := append(c.args[:0], "evalsha", sc.Hash(), decimals[2], c.key, &c.names[0], &c.token, &c.px)
+	all := append(c.args[:0], "evalsha", sc.hash, decimals[2], c.key, &c.names[0], &c.token, &c.px)
 	c.n = len(append(all, args...))
 	return c
 }

@@ -79,7 +79,7 @@ const minRelease = 100 * time.Millisecond
 // of use.
 func (x *Lease) releaseAnswered(what int, n sent, err error) (_ error, again bool) {
 	var server redis.Error
-	if errors.As(err, &server) && n == 1 {
+	if err != nil && errors.As(err, &server) && n == 1 {
 		n = 0 // refused: that write has certainly done nothing
 	}
 	x.mu.Lock()

@@ -50,7 +50,7 @@ type sender struct {
 // call is one run of a script. It is made for one use and owns everything that is written for it.
 type call struct {
 	script  *script
-	ctx     context.Context // only for its values
+	values  values
 	key     string
 	px      name // digits
 	token   countedToken
@@ -68,6 +68,13 @@ type call struct {
 	reply any
 	err   error
 }
+
+// values is a context of which only the values count, such as a span that is a parent: context.WithoutCancel in place.
+type values struct{ context.Context }
+
+func (values) Deadline() (time.Time, bool) { return time.Time{}, false }
+func (values) Done() <-chan struct{}       { return nil }
+func (values) Err() error                  { return nil }
 
 // wait is where a caller waits for its call.
 type wait struct {
@@ -121,7 +128,7 @@ func (s *sender) await(ctx context.Context, c *call, bound time.Duration, post f
 	}
 	w := s.waits.Get().(*wait)
 	w.timer.Reset(bound)
-	c.wait, c.ctx = w, ctx
+	c.wait, c.values.Context = w, ctx
 	post(c)
 	var err error
 	select {
@@ -224,7 +231,8 @@ func (s *sender) unstick() {
 func (s *sender) flight() {
 	defer s.landed.leave()
 	growStack(0)
-	var batch []*call
+	var one [1]*call
+	batch := one[:0]
 	defer func() { s.land(batch) }()
 	for {
 		s.mu.Lock()
@@ -362,10 +370,7 @@ func (c *call) finish() {
 // sendOne is a round trip for one call.
 func (s *sender) sendOne(c *call) {
 	defer recovered([]*call{c})
-	ctx := c.ctx
-	if ctx.Done() != nil {
-		ctx = context.WithoutCancel(ctx) // a span in it is still a parent
-	}
+	ctx := &c.values
 	cmd := c.command(ctx)
 	_ = s.client.Process(ctx, cmd)
 	if c.unknownScript(cmd) {
@@ -407,7 +412,7 @@ func (c *call) command(ctx context.Context) *redis.Cmd { return redis.NewCmd(ctx
 // failover, SCRIPT FLUSH, or at the first call ever. Not SCRIPT LOAD, which would be a further round trip and
 // would have to reach the right node.
 func (c *call) unknownScript(cmd *redis.Cmd) bool {
-	if !redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") || c.args[0] == "eval" {
+	if cmd.Err() == nil || !redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") || c.args[0] == "eval" {
 		return false
 	}
 	if c.written() == 1 {

@@ -225,7 +225,7 @@ func TestAGoroutineThatTheClientEndsIsTheErrorOfItsCalls(t *testing.T) {
 			b.trips.before = nil
 		}
 		requireGranted(t, <-b.send(t.Context(), "k", callBound))
-		time.Sleep(2 * stuck)
+		b.pass(2 * stuck)
 	}, func(o *redis.Options) { o.PoolSize = 1000 })
 }
 

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 )
 
@@ -111,8 +110,7 @@ func mutate(t *testing.T, old, new string) {
 		found = true
 		was := *sc
 		t.Cleanup(func() { *sc = was })
-		sc.src = strings.Replace(sc.src, old, new, 1)
-		sc.Script = redis.NewScript(sc.src)
+		sc.of(strings.Replace(sc.src, old, new, 1))
 	}
 	if !found {
 		t.Fatalf("no script has %q any more: break what stands there now", old)

@@ -40,8 +40,9 @@ var modes = map[string]any{
 // script is one of the .lua files.
 type script struct {
 	*redis.Script
-	src string
-	n   int // the keys that it declares: the first n of K, Q, F, G and D
+	src  string
+	hash any // as an argument that costs no allocation
+	n    int // the keys that it declares: the first n of K, Q, F, G and D
 }
 
 // keys is how many keys the script wants in that mode.
@@ -67,8 +68,14 @@ var (
 
 // newScript reads a script and puts the files in that it includes, at the places where it says so.
 func newScript(file string, keys int) *script {
-	src := readScript(file)
-	return &script{redis.NewScript(src), src, keys}
+	return (&script{n: keys}).of(readScript(file))
+}
+
+// of sets the text.
+func (sc *script) of(src string) *script {
+	sc.Script, sc.src = redis.NewScript(src), src
+	sc.hash = sc.Hash()
+	return sc
 }
 
 func readScript(file string) string {
@@ -286,7 +293,7 @@ func (d *deployment) close(ctx context.Context) bool {
 
 // call prepares the run of a script.
 func (d *deployment) call(sc *script, r *request, mode string) *call {
-	c := &call{script: sc, ctx: context.Background(), key: r.key, o: r.o}
+	c := &call{script: sc, values: values{context.Background()}, key: r.key, o: r.o}
 
 	// All bytes stand in one buffer; they are sliced when it has its final place.
 	var ends [len(kinds)]int
@@ -305,7 +312,7 @@ func (d *deployment) call(sc *script, r *request, mode string) *call {
 		start = end
 	}
 
-	args := append(c.args[:0], "evalsha", sc.Hash(), decimals[derived+1], c.key)
+	args := append(c.args[:0], "evalsha", sc.hash, decimals[derived+1], c.key)
 	for i := range derived {
 		args = append(args, &c.names[i])
 	}
