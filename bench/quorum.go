@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"runtime"
 	"slices"
 	"syscall"
 	"time"
@@ -87,17 +88,19 @@ func (q *quorumRun) stop() {
 	}
 }
 
-const oneNode = "1 node"
-
 // title is the case of n nodes.
 func (q *quorumRun) title(n int) string {
-	switch {
-	case n == 1:
-		return oneNode
-	case q.quarantine > 0:
-		return fmt.Sprintf("%d nodes, quarantine %v", n, q.quarantine)
+	title := fmt.Sprintf("%d nodes", n)
+	if n == 1 {
+		title = "1 node"
 	}
-	return fmt.Sprintf("%d nodes", n)
+	if q.quarantine > 0 && n > 1 {
+		title += fmt.Sprintf(", quarantine %v", q.quarantine)
+	}
+	if runtime.NumCPU() == 1 { // by -pin, if not by nature
+		title += ", on one CPU"
+	}
+	return title
 }
 
 // uncontended measures every column on every number of nodes.
@@ -111,7 +114,7 @@ func (q *quorumRun) uncontended(ctx context.Context, b *bench) error {
 		}
 	}
 	return b.takeTurns(ctx, q.rounds, turns, func(measured []map[string]float64) {
-		divide(turns, measured, "us", "toSingle", func(record) (string, string) { return oneNode, "leasehold" })
+		divide(turns, measured, "us", "toSingle", func(record) (string, string) { return q.title(1), "leasehold" })
 		divide(turns, measured, "us", "toRedsync", func(r record) (string, string) { return r.Case, "redsync" })
 	})
 }
@@ -301,7 +304,10 @@ func (q *quorumRun) withOneSilent(ctx context.Context, c column, nodes []*server
 			return nil, err
 		}
 		waits = append(waits, millis(time.Since(asked)))
-		if err := l.Unlock(ctx); err != nil {
+		bounded, cancel := context.WithTimeout(ctx, ttl/20)
+		err = l.Unlock(bounded)
+		cancel()
+		if err != nil {
 			return nil, err
 		}
 	}
