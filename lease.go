@@ -160,7 +160,8 @@ func (x *Lease) Done() <-chan struct{} {
 var closedChan = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
 // Contended returns a channel that is closed once somebody waits for the key, so that a long job can release it between
-// two items and let others in. The news comes with a renewal or with the message that brought the lease, not at once.
+// two items and let others in. The news comes with the next renewal or came with the message that brought the lease, not at
+// once; renewals ask for it from the first call on.
 func (x *Lease) Contended() <-chan struct{} {
 	if x == nil {
 		return closedChan
@@ -172,6 +173,7 @@ func (x *Lease) Contended() <-chan struct{} {
 	}
 	if x.contended == nil {
 		x.contended = make(chan struct{})
+		x.r.curious = true
 	}
 	return x.contended
 }
@@ -181,7 +183,7 @@ func (x *Lease) noteWaiters(n int) {
 	if n < 1 || x.waiters {
 		return
 	}
-	x.waiters = true
+	x.waiters, x.r.curious = true, false
 	if x.contended != nil {
 		close(x.contended)
 	}
@@ -247,7 +249,10 @@ func (x *Lease) Renew(ctx context.Context) error {
 		return x.fail("renew", err)
 	}
 	begun := x.l.now()
-	n, err := x.l.store.renew(ctx, &x.r, x.patience(begun))
+	x.mu.Lock()
+	r := x.r
+	x.mu.Unlock()
+	n, err := x.l.store.renew(ctx, &r, x.patience(begun))
 	if err != nil && ctx.Err() != nil {
 		return x.fail("renew", err) // cut short by the caller: that says nothing about the lease
 	}

@@ -113,6 +113,17 @@ func TestRenewScript(t *testing.T) {
 	}
 	onScriptServers(t, func(t *testing.T, s scriptServer) {
 		runScriptCases(t, s, renewScript, "", cases...)
+		ctx, d := t.Context(), storeOn(t, s.client)
+		require.NoError(t, s.client.FlushAll(ctx).Err())
+		for _, token := range []string{"me", "b"} {
+			_, _, err := d.acquire(ctx, &request{key: "k", token: token, px: 10_000, o: &options{}}, modeJoin, callBound)
+			require.NoError(t, err)
+		}
+		for _, curious := range []bool{true, false} {
+			n, err := d.renew(ctx, &request{key: "k", token: "me", px: 10_000, o: &options{}, curious: curious}, callBound)
+			require.NoError(t, err)
+			assert.Equal(t, curious, n == 1)
+		}
 	})
 }
 

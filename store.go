@@ -45,10 +45,13 @@ type script struct {
 	n    int // the keys that it declares: the first n of K, Q, F, G and D
 }
 
-// keys is how many keys the script wants in that mode.
-func (sc *script) keys(mode string) int {
+// keys is how many keys the script wants for that request, in that mode.
+func (sc *script) keys(r *request, mode string) int {
 	if sc == releaseScript && mode != modeUndo {
 		return sc.n - 1 // tombstones are only undo's
+	}
+	if sc == renewScript && !r.curious {
+		return sc.n - 1
 	}
 	return sc.n
 }
@@ -97,6 +100,8 @@ type request struct {
 	px    int64 // ms
 	o     *options
 
+	curious bool // a renewal asks who waits; guarded by the lease's mutex
+
 	tenure *tenure // of a quorum: what the token has on the nodes
 }
 
@@ -128,7 +133,7 @@ const (
 // its error is the context's end, a noAnswerError, or go-redis's.
 type store interface {
 	acquire(ctx context.Context, r *request, mode string, bound time.Duration) (answer, sent, error)
-	// renew answers the number of waiters, or -1 for "not yours".
+	// renew answers the number of waiters, 0 if the request is not curious, or -1 for "not yours".
 	renew(ctx context.Context, r *request, bound time.Duration) (int, error)
 	// renewLater is renew without waiting. It is sent by flush, with the others that were given till then, or before.
 	// Then is called once, from another goroutine, and must not block.
@@ -300,7 +305,7 @@ func (d *deployment) call(sc *script, r *request, mode string) *call {
 	buf := strconv.AppendInt(c.buf[:0], r.px, 10)
 	digits := len(buf)
 	buf = append(buf, r.token...)
-	derived := sc.keys(mode) - 1
+	derived := sc.keys(r, mode) - 1
 	for i := range derived {
 		buf = derive(buf, r.o.prefix, kinds[i], r.key)
 		ends[i] = len(buf)

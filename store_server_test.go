@@ -70,7 +70,7 @@ func TestFullServerRefusesNewLocksAndNothingElse(t *testing.T) {
 	t.Parallel()
 	c := redistest.Server(t).Client(once)
 	ctx, d, o := t.Context(), storeOn(t, c), &options{}
-	mine := &request{key: "k", token: "AAAAAAAAAAAAAAAA.mine", px: 60_000, o: o}
+	mine := &request{key: "k", token: "AAAAAAAAAAAAAAAA.mine", px: 60_000, o: o, curious: true}
 	next := &request{key: "k", token: "AAAAAAAAAAAAAAAA.next", px: 60_000, o: o}
 	other := &request{key: "k", token: "AAAAAAAAAAAAAAAA.other", px: 60_000, o: o}
 	for _, r := range []*request{mine, next} {

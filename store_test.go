@@ -163,7 +163,7 @@ func (r *scriptRun) arranged(tt scriptCase) string {
 // run runs the script behind its arrangement.
 func (r *scriptRun) run(d *deployment, sc *script, mode string, tt scriptCase) (reply, after string) {
 	token := map[string]string{"": "me", "-": ""}[tt.token]
-	c := d.call(sc, &request{key: "k", token: token, px: 10_000, o: &options{}}, mode)
+	c := d.call(sc, &request{key: "k", token: token, px: 10_000, o: &options{}, curious: true}, mode)
 	args := c.args[:c.n]
 	if tt.px != nil {
 		args[slices.Index(args, any(&c.px))] = tt.px
