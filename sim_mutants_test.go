@@ -60,7 +60,7 @@ var scriptMutants = []struct {
 		"handed = head and", "handed = false and", nil,
 	}, {
 		"nobody is told of a hand-over",
-		"redis.pcall(ARGV[5] or 'PUBLISH'", "tostring('PUBLISH'", nil,
+		"redis.pcall(publish or 'PUBLISH'", "tostring('PUBLISH'", nil,
 	}, {
 		"a hand-over lasts a whole claim, however old the mark",
 		"redis.call('SET', KEYS[1], head, 'PX', left)", "redis.call('SET', KEYS[1], head, 'PX', CLAIM)", dying,

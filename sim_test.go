@@ -105,7 +105,7 @@ func drawWeather(rng *rand.Rand) simWeather {
 }
 
 // storms are weathers in which what is rare elsewhere happens often.
-var storms = []func(*simWeather){expiring, dying, stalling, deafening, stuttering}
+var storms = []func(*simWeather){expiring, dying, stalling, deafening, stuttering, lagging, lingering}
 
 // expiring: leases are over before they are released.
 func expiring(w *simWeather) {
@@ -137,6 +137,19 @@ func deafening(w *simWeather) {
 func stuttering(w *simWeather) {
 	w.troubles, w.between, w.think, w.hold = []string{"stall"}, 300*time.Millisecond, 50*time.Millisecond, 20*time.Millisecond
 	w.ttls = []time.Duration{5 * time.Second}
+}
+
+// lagging: answers take longer than the margin of a lease, and what was renewed by hand is held to its end.
+func lagging(w *simWeather) {
+	w.slow, w.think, w.hold, w.renews = 15*time.Millisecond, time.Millisecond, 200*time.Millisecond, 0.5
+	w.ttls, w.lockDelay = []time.Duration{100 * time.Millisecond}, 0
+}
+
+// lingering: leases that came by message are held for longer than a message is good for.
+func lingering(w *simWeather) {
+	w.lockers, w.each, w.troubles, w.lasting = 3, 1, nil, 20*time.Second
+	w.think, w.hold, w.cancels, w.tries, w.renews = time.Millisecond, 5*time.Second, 0, 0, 1
+	w.ttls, w.lockDelay = []time.Duration{10 * time.Second}, 0
 }
 
 // simHistory is one life of some Lockers.
