@@ -1,17 +1,13 @@
 package leasehold
 
 import (
-	"container/heap"
 	"context"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 )
 
 const (
-	// maxRenewing bounds the renewals of a Locker that have been handed to the sender and are not answered.
-	maxRenewing = 1024
 	// together is how much too early a lease is renewed so that it can share a round trip with one that is due: a process with
 	// many leases sends pipelines, not a command for each, and its timer fires twenty times a second at most.
 	together = 50 * time.Millisecond
@@ -29,24 +25,25 @@ const (
 type keeper struct {
 	l *Locker
 
-	mu       sync.Mutex // guards what follows and every Lease's entry; taken last
-	leases   byNext
-	timer    *time.Timer
-	fires    time.Time // when the timer does; zero: it does not
-	ticking  bool
-	answers  []renewalAnswer
-	renewing int      // handed to the sender
-	crowd    []*Lease // due, and waiting until fewer are
-	last     moment
-	closed   bool
-	ticks    calls
+	mu      sync.Mutex // guards what follows and every Lease's entry; taken last
+	epoch   time.Time  // of the heaps' times
+	leases  leaseHeap
+	lanes   map[any]*lane // by server; see lane.go
+	pace    pace
+	timer   *time.Timer
+	fires   time.Time // when the timer does; zero: it does not
+	ticking bool
+	answers []renewalAnswer
+	last    moment
+	closed  bool
+	ticks   calls
+
+	turns []turn // only tick's
 }
 
 // entry is a lease's place in the heap.
 type entry struct {
-	next  time.Time
-	early bool // it is a renewal's: may be seen to before
-	crowd bool // in keeper.crowd
+	early bool // its moment is a renewal's, which may be some time before
 	pos   int  // from 1; 0: not in the heap
 	over  bool // ended: never in the heap again
 }
@@ -55,9 +52,26 @@ type entry struct {
 type renewal struct {
 	auto     bool
 	due      time.Time // of the next renewal
-	flight   *call     // the renewal under way
-	late     time.Time // when it counts as failed
+	queued   bool      // it waits in a lane
+	flight   *call     // it is under way
+	lane     *lane     // of the flight
+	late     time.Time // when that which is queued or under way counts as failed
 	failures int       // in a row
+}
+
+// turn is what a lease's turn has led to.
+type turn struct {
+	x     *Lease
+	next  time.Time
+	early bool
+	queue any // the name of the lane in which it is to wait, nil: in none
+	until time.Time
+}
+
+// send is a renewal for which there is room.
+type send struct {
+	x    *Lease
+	lane *lane
 }
 
 // renewalAnswer is the outcome of one automatic renewal.
@@ -79,6 +93,11 @@ func (k *keeper) add(x *Lease) bool {
 	if k.closed || k.l.isClosed() {
 		return false // else Close, which has seen all there were, would miss it
 	}
+	if k.epoch.IsZero() {
+		k.epoch = x.begun.Time
+		k.leases.placed = func(x *Lease, pos int) { x.keep.pos = pos }
+	}
+	k.pace.rate += x.wants()
 	k.put(x, next, early)
 	return true
 }
@@ -88,11 +107,11 @@ func (k *keeper) put(x *Lease, next time.Time, early bool) {
 	if x.keep.over {
 		return
 	}
-	x.keep.next, x.keep.early = next, early
-	if x.keep.pos == 0 {
-		heap.Push(&k.leases, x)
+	x.keep.early = early
+	if at := since(k.epoch, next); x.keep.pos == 0 {
+		k.leases.push(at, x)
 	} else {
-		heap.Fix(&k.leases, x.keep.pos-1)
+		k.leases.move(x.keep.pos, at)
 	}
 	k.arm()
 }
@@ -102,8 +121,12 @@ func (k *keeper) remove(x *Lease) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	x.keep.over = true
-	if x.keep.pos > 0 {
-		heap.Remove(&k.leases, x.keep.pos-1)
+	if x.keep.pos == 0 {
+		return
+	}
+	k.leases.remove(x.keep.pos)
+	if k.pace.rate -= x.wants(); k.leases.len() == 0 {
+		k.pace.rate = 0 // what rounding has left
 	}
 }
 
@@ -111,14 +134,23 @@ func (k *keeper) remove(x *Lease) {
 func (k *keeper) len() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return len(k.leases)
+	return k.leases.len()
 }
 
 // live returns the leases that have not ended.
 func (k *keeper) live() []*Lease {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return slices.Clone(k.leases)
+	return k.all()
+}
+
+// all is live with k.mu held.
+func (k *keeper) all() []*Lease {
+	all := make([]*Lease, k.leases.len())
+	for i, slot := range k.leases.slots {
+		all[i] = slot.x
+	}
+	return all
 }
 
 // close stops the timer and waits for a tick that is running, no longer than ctx allows: a hook may be in it, even one that
@@ -129,11 +161,11 @@ func (k *keeper) close(ctx context.Context) []*Lease {
 	if k.timer != nil {
 		k.timer.Stop()
 	}
-	left := k.leases
+	left := k.all()
 	for _, x := range left {
 		x.keep = entry{over: true}
 	}
-	k.leases, k.crowd, k.answers = nil, nil, nil
+	k.leases.slots, k.lanes, k.answers = nil, nil, nil
 	k.mu.Unlock()
 	k.ticks.wait(ctx)
 	return left
@@ -146,15 +178,17 @@ func (k *keeper) arm() {
 		return
 	}
 	var next time.Time
-	switch {
-	case len(k.answers) > 0, len(k.crowd) > 0 && k.renewing < maxRenewing:
-		next = time.Now()
-	case len(k.leases) > 0:
-		next = k.leases[0].keep.next
-	default:
-		return
+	if k.leases.len() > 0 {
+		next = k.epoch.Add(time.Duration(k.leases.slots[0].at))
 	}
-	if !k.fires.IsZero() && !next.Before(k.fires) {
+	if len(k.answers) > 0 {
+		next = time.Now()
+	} else if len(k.lanes) > 0 {
+		if at, ok := k.ready(time.Now()); ok && (next.IsZero() || at.Before(next)) {
+			next = at
+		}
+	}
+	if next.IsZero() || !k.fires.IsZero() && !next.Before(k.fires) {
 		return
 	}
 	k.fires = next
@@ -176,101 +210,139 @@ func (k *keeper) tick() {
 	k.fires = time.Time{}
 	k.ticks.enter()
 	defer k.ticks.leave()
-	for {
-		answers, due := k.ready()
-		if len(answers)+len(due) == 0 || k.closed {
+	for !k.closed {
+		now := k.l.now()
+		answers, due := k.take(now)
+		if len(answers)+len(due) > 0 {
+			k.mu.Unlock()
+			for _, a := range answers {
+				k.answered(a, now)
+			}
+			for _, x := range due {
+				k.turn(x, now)
+			}
+			k.mu.Lock()
+			k.settle()
+		}
+		sends := k.admit(now)
+		if len(sends) > 0 {
+			k.mu.Unlock()
+			for _, s := range sends {
+				k.send(s, now)
+			}
+			k.l.store.flush()
+			k.mu.Lock()
+			k.settle()
+		}
+		if len(answers)+len(due)+len(sends) == 0 {
 			break
 		}
-		k.mu.Unlock()
-		for _, a := range answers {
-			k.answered(a)
-		}
-		for _, x := range due {
-			k.turn(x)
-		}
-		k.l.store.flush()
-		k.mu.Lock()
 	}
 	k.ticking = false
 	k.arm()
 	k.mu.Unlock()
 }
 
-// ready takes what is due. k.mu is held.
-func (k *keeper) ready() (answers []renewalAnswer, due []*Lease) {
+// take returns the answers and the leases that are due. k.mu is held.
+func (k *keeper) take(now moment) (answers []renewalAnswer, due []*Lease) {
 	answers, k.answers = k.answers, nil
 
-	now := k.l.now()
 	if asleep := now.wall - k.last.wall - int64(now.Sub(k.last.Time)); !k.last.IsZero() && asleep > int64(time.Second) {
-		due = slices.Clone(k.leases) // the machine was suspended, or its wall clock set: judge every lease now
+		due = k.all() // the machine was suspended, or its wall clock set: judge every lease now
 	}
 	k.last = now
-	soon := now.Add(together)
-	for len(k.leases) > 0 {
-		x := k.leases[0]
-		if x.keep.next.After(now.Time) && !(len(due) > 0 && x.keep.early && x.keep.next.Before(soon)) {
+	at := since(k.epoch, now.Time)
+	soon, away := at+int64(together), at+int64(maxTTL)
+	for k.leases.len() > 0 {
+		first := k.leases.slots[0]
+		if first.at > at && !(len(due) > 0 && first.x.keep.early && first.at < soon) {
 			break
 		}
-		due = append(due, x)
-		x.keep.next = now.Add(maxTTL) // out of the way until turn has put it back, and still among the living
-		heap.Fix(&k.leases, 0)
-	}
-	for room := maxRenewing - k.renewing; room > 0 && len(k.crowd) > 0; k.crowd = k.crowd[1:] {
-		x := k.crowd[0]
-		if x.keep.crowd = false; !x.keep.over {
-			due = append(due, x)
-			room--
-		}
+		due = append(due, first.x)
+		k.leases.move(1, away) // out of the way until its turn has put it back, and still among the living
 	}
 	return answers, due
 }
 
-// turn does what is due about one lease and puts it back, unless it has ended.
-func (k *keeper) turn(x *Lease) {
-	_ = x.check()
-	now := k.l.now()
+// settle puts the leases that had a turn where they belong now. k.mu is held.
+func (k *keeper) settle() {
+	for i, t := range k.turns {
+		if t.queue != nil && !t.x.keep.over {
+			k.lane(t.queue).crowd.push(since(k.epoch, t.until), t.x)
+		}
+		k.put(t.x, t.next, t.early)
+		k.turns[i] = turn{}
+	}
+	k.turns = k.turns[:0]
+}
 
+// turn does what is due about one lease.
+func (k *keeper) turn(x *Lease, now moment) {
 	x.mu.Lock()
-	late := x.flight
-	if late == nil || now.Before(x.late) {
-		late = nil
-	} else {
+	if x.err != nil || x.deadline.reached(now) {
+		x.mu.Unlock()
+		_ = x.check()
+		return
+	}
+	if (x.queued || x.flight != nil) && !now.Before(x.late) {
+		flight := x.flight
 		x.flight = nil // its answer still counts if it comes in time, but is not waited for
+		x.late = now.Add(x.tardiness())
+		x.mu.Unlock()
+		k.late(x, flight, now)
+		x.mu.Lock()
 	}
+	t := turn{x: x}
+	if !x.queued && x.wanting(now) {
+		x.queued = true
+		x.late = now.Add(x.tardiness())
+		t.queue, t.until = k.l.store.lane(&x.r), x.deadline.Time
+	}
+	t.next, t.early = x.next()
 	x.mu.Unlock()
-	if late != nil {
-		k.l.store.withdraw(late)
-		k.leave()
-		_ = x.renewed(now, 0, &noAnswerError{x.late.Sub(x.due)})
-	}
+	k.turns = append(k.turns, t)
+}
 
-	crowded := false
-	x.mu.Lock()
-	if late != nil {
-		x.postpone(now)
+// late sees to a renewal whose answer, or whose turn to be sent, has not come in time.
+func (k *keeper) late(x *Lease, flight *call, now moment) {
+	err := &noAnswerError{x.tardiness()}
+	if flight == nil {
+		if k.isSilent(k.l.store.lane(&x.r)) { // otherwise it is only held up by others
+			x.endanger(err)
+		}
+		return
 	}
-	switch {
-	case !x.renewable() || x.flight != nil || now.Add(x.earliness()).Before(x.due):
-	case !k.enter(x):
-		crowded = true
-	default:
-		x.late = now.Add(min(max(x.r.o.every(x.ttl)/2, 20*time.Millisecond), callBound))
+	k.l.store.withdraw(flight)
+	k.leave(x.lane, answerless)
+	_ = x.renewed(now, now, 0, err)
+	x.mu.Lock()
+	x.postpone(now)
+	x.mu.Unlock()
+}
+
+// send hands a renewal to the sender.
+func (k *keeper) send(s send, now moment) {
+	x := s.x
+	x.mu.Lock()
+	x.queued = false
+	sent := x.wanting(now) && !x.deadline.reached(now)
+	if sent {
+		x.late = now.Add(x.tardiness())
+		x.lane = s.lane
 		// Only queued here, so that x.mu is not held across a send; under x.mu, so that a Release finds the flight or
 		// the flight finds the Release.
 		x.flight = k.renew(x, now)
 	}
-	next, early := x.next()
-	if crowded {
-		next, early = x.deadline.Time, false
-	}
+	t := turn{x: x}
+	t.next, t.early = x.next()
 	x.mu.Unlock()
-
-	k.mu.Lock()
-	k.put(x, next, early)
-	k.mu.Unlock()
+	k.turns = append(k.turns, t)
+	if !sent {
+		k.leave(s.lane, unknown) // it ended in the crowd, or an answer came that had been given up
+	}
 }
 
-// renew hands a renewal to the sender. x.mu is held.
+// renew has a renewal sent with the next flush. x.mu is held.
 func (k *keeper) renew(x *Lease, begun moment) *call {
 	return k.l.store.renewLater(&x.r, func(flight *call, waiters int, err error) {
 		k.mu.Lock()
@@ -281,58 +353,35 @@ func (k *keeper) renew(x *Lease, begun moment) *call {
 }
 
 // answered takes in the answer to an automatic renewal.
-func (k *keeper) answered(a renewalAnswer) {
+func (k *keeper) answered(a renewalAnswer, now moment) {
 	x := a.x
 	x.mu.Lock()
-	awaited := x.flight == a.flight
+	awaited, lane := x.flight == a.flight, x.lane
 	if awaited {
 		x.flight = nil
 	}
 	x.mu.Unlock()
 	switch {
 	case awaited:
-		k.leave()
+		k.leave(lane, newsOf(a.err))
 	case a.err != nil:
 		return // it was counted as failed when it was late
 	}
-	if x.renewed(a.begun, a.waiters, a.err) != nil && a.err == nil {
+	if x.renewed(now, a.begun, a.waiters, a.err) != nil && a.err == nil {
 		return // over
 	}
 	x.mu.Lock()
-	switch {
-	case a.err == nil:
+	if a.err == nil {
+		overdue := a.begun.Sub(x.due) > x.r.o.every(x.ttl)/8
+		x.due = x.nextDue(a.begun, overdue || x.failures > 0)
 		x.failures = 0
-		x.due = x.nextDue(a.begun)
-	default:
-		x.postpone(k.l.now())
+	} else {
+		x.postpone(now)
 	}
-	next, early := x.next()
+	t := turn{x: x}
+	t.next, t.early = x.next()
 	x.mu.Unlock()
-	k.mu.Lock()
-	k.put(x, next, early)
-	k.mu.Unlock()
-}
-
-// enter makes room for one more renewal under way. If there is none, the lease's turn comes when one has ended.
-func (k *keeper) enter(x *Lease) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.renewing >= maxRenewing {
-		if !x.keep.crowd {
-			x.keep.crowd = true
-			k.crowd = append(k.crowd, x)
-		}
-		return false
-	}
-	k.renewing++
-	return true
-}
-
-func (k *keeper) leave() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.renewing--
-	k.arm()
+	k.turns = append(k.turns, t)
 }
 
 // renewable reports whether the lease is to be renewed at all. x.mu is held.
@@ -340,26 +389,47 @@ func (x *Lease) renewable() bool {
 	return x.auto && x.err == nil && !x.releasing && !x.capped() && (x.busy || !x.l.isClosed())
 }
 
+// wanting reports whether it is time for a renewal. x.mu is held.
+func (x *Lease) wanting(now moment) bool {
+	return x.renewable() && x.flight == nil && !now.Add(x.earliness()).Before(x.due)
+}
+
 // next is the moment at which the keeper must see to the lease, and whether it may be some time before. x.mu is held.
 func (x *Lease) next() (at time.Time, early bool) {
+	waits := x.queued || x.flight != nil
 	switch {
 	case !x.renewable():
-	case x.flight != nil && x.late.Before(x.deadline.Time):
+	case waits && x.late.Before(x.deadline.Time):
 		return x.late, false
-	case x.flight == nil && x.due.Before(x.deadline.Time):
-		return x.due, true
+	case !waits && x.due.Before(x.deadline.Time):
+		return x.due, x.failures == 0
 	}
 	return x.deadline.Time, false
 }
 
-// earliness is how much too early the lease may be renewed.
-func (x *Lease) earliness() time.Duration { return min(together, x.r.o.every(x.ttl)/8) }
+// earliness is how much too early the lease may be renewed; what has just failed is not.
+func (x *Lease) earliness() time.Duration {
+	if x.failures > 0 {
+		return 0
+	}
+	return min(together, x.r.o.every(x.ttl)/8)
+}
+
+// tardiness is after how long a renewal counts as failed.
+func (x *Lease) tardiness() time.Duration {
+	return min(max(x.r.o.every(x.ttl)/2, 20*time.Millisecond), callBound)
+}
 
 // nextDue is when a lease that was renewed by a call begun then is to be renewed again: a little early by chance, so that
-// leases that were taken together do not stay together.
-func (x *Lease) nextDue(begun moment) time.Time {
+// leases that were taken together do not stay together. After trouble, which has many renewed at one time, it is spread more
+// widely.
+func (x *Lease) nextDue(begun moment, trouble bool) time.Time {
 	every := x.r.o.every(x.ttl)
-	return begun.Add(every - rand.N(every/10+1))
+	early := every / 10
+	if trouble {
+		early = every
+	}
+	return begun.Add(every - rand.N(early+1))
 }
 
 // postpone plans the next try after a renewal that failed: soon, by chance, growing, and while the deadline leaves time for
@@ -381,35 +451,10 @@ func (k *keeper) withdraw(x *Lease) {
 		return // none, or its answer will come
 	}
 	x.mu.Lock()
-	awaited := x.flight == flight
+	awaited, lane := x.flight == flight, x.lane
 	x.flight = nil
 	x.mu.Unlock()
 	if awaited {
-		k.leave()
+		k.leave(lane, unknown)
 	}
-}
-
-// byNext is the heap of leases by their next moment.
-type byNext []*Lease
-
-func (h byNext) Len() int           { return len(h) }
-func (h byNext) Less(i, j int) bool { return h[i].keep.next.Before(h[j].keep.next) }
-func (h byNext) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].keep.pos, h[j].keep.pos = i+1, j+1
-}
-
-// Push and Pop are heap.Interface's.
-func (h *byNext) Push(x any) {
-	*h = append(*h, x.(*Lease))
-	x.(*Lease).keep.pos = len(*h)
-}
-
-func (h *byNext) Pop() any {
-	last := len(*h) - 1
-	x := (*h)[last]
-	(*h)[last] = nil
-	*h = (*h)[:last]
-	x.keep.pos = 0
-	return x
 }

@@ -216,7 +216,7 @@ func TestALateAnswerToARenewalIsTakenInOnce(t *testing.T) {
 		p := w.party()
 		x := p.keeps("a", 3*time.Second)
 		p.fault.Next(1, runOf(renewScript)).DelayReply(800 * time.Millisecond)
-		p.fault.Next(3, runOf(renewScript)).Fail(errNetwork)
+		p.fault.Next(2, runOf(renewScript)).Fail(errNetwork)
 		time.Sleep(2 * time.Second)
 		assert.True(t, x.Valid())
 		assert.Equal(t, "jeopardy", p.story()[2])

@@ -113,8 +113,10 @@ func (x *Lease) Err() error {
 }
 
 // check judges the lease by the clocks, ends it if its time is over, and reports why it must not be used.
-func (x *Lease) check() error {
-	now := x.l.now()
+func (x *Lease) check() error { return x.checkAt(x.l.now()) }
+
+// checkAt is check for those who have just read the clocks.
+func (x *Lease) checkAt(now moment) error {
 	x.mu.Lock()
 	err, over := x.err, x.deadline.reached(now)
 	if err == nil && x.releasing && !over {
@@ -256,7 +258,7 @@ func (x *Lease) Renew(ctx context.Context) error {
 	if err != nil && ctx.Err() != nil {
 		return x.fail("renew", err) // cut short by the caller: that says nothing about the lease
 	}
-	if err := x.renewed(begun, n, err); err != nil {
+	if err := x.renewed(x.l.now(), begun, n, err); err != nil {
 		return x.fail("renew", err)
 	}
 	return nil
@@ -294,32 +296,40 @@ func (x *Lease) patience(now moment) time.Duration {
 // renewed takes in the outcome of a renewal that was begun, at first, at begun. The deadline moves only after a
 // definite yes, and never when it had passed before the answer came: what was not trusted for an instant may have
 // been somebody else's in that instant. Yes counts from begun, which no re-sending of the client's can make too late.
-func (x *Lease) renewed(begun moment, waiters int, err error) error {
-	if over := x.check(); over != nil {
+func (x *Lease) renewed(now, begun moment, waiters int, err error) error {
+	if over := x.checkAt(now); over != nil {
 		return over
 	}
 	if err == nil && waiters < 0 {
 		x.settle()
 		return x.end(lost(LossGone, "the key is gone or somebody else's"))
 	}
+	x.l.stats.renewed(err)
+	if err != nil {
+		x.endanger(err)
+		return err
+	}
+	x.mu.Lock()
+	x.trouble = nil
+	x.extend(begun)
+	x.noteWaiters(waiters)
+	x.mu.Unlock()
+	x.r.o.hook(onRenewed, x.r.event(x.fence))
+	return nil
+}
+
+// endanger notes that the lease needs a renewal and has had none: it failed, or is late.
+func (x *Lease) endanger(err error) {
 	x.mu.Lock()
 	before := x.trouble
 	x.trouble = err
-	if err == nil {
-		x.extend(begun)
-		x.noteWaiters(waiters)
-	}
 	x.mu.Unlock()
-	x.l.stats.renewed(err)
-	switch e := x.r.event(x.fence); {
-	case err == nil:
-		x.r.o.hook(onRenewed, e)
-	case before == nil:
+	if before == nil {
+		e := x.r.event(x.fence)
 		e.Err = err
 		x.r.o.hook(onJeopardy, e)
 		x.r.o.log(slog.LevelWarn, "leasehold: lease in jeopardy", e)
 	}
-	return err
 }
 
 // extend moves the deadline to the one that a call begun at that moment earns, if it is later. x.mu is held.

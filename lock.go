@@ -262,7 +262,7 @@ func (l *Locker) lease(a *attempt, begun moment, fence int64) *Lease {
 	x := &Lease{l: l, r: a.request, ttl: a.ttl, fence: fence, begun: begun, busy: a.busy}
 	x.auto = a.auto
 	x.extend(begun)
-	x.due = x.nextDue(begun)
+	x.due = x.nextDue(begun, false)
 	return x
 }
 

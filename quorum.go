@@ -194,6 +194,8 @@ func (q *quorum) renewLater(r *request, then func(c *call, waiters int, err erro
 	return &r.tenure.renew(context.Background(), then).handle
 }
 
+func (q *quorum) lane(*request) any { return q }
+
 // flush has nothing to do: a round is sent when it begins.
 func (q *quorum) flush() {}
 

@@ -254,12 +254,9 @@ func (h *simHistory) calm() {
 func (h *simHistory) settled() {
 	time.Sleep(h.judge.round())
 	for _, p := range h.hosts {
-		k := &p.locker.keeper
-		k.mu.Lock()
-		if k.renewing > 0 && p.well(time.Now()) && p.quit.Err() == nil {
-			h.judge.fail(p, "%d renewals are under way", k.renewing)
+		if _, renewing := kept(p.locker); renewing > 0 && p.well(time.Now()) && p.quit.Err() == nil {
+			h.judge.fail(p, "%d renewals are under way", renewing)
 		}
-		k.mu.Unlock()
 	}
 }
 

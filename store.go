@@ -141,6 +141,8 @@ type store interface {
 	renewLater(r *request, then func(c *call, waiters int, err error)) *call
 	flush()
 	withdraw(c *call) bool
+	// lane names what a renewal of that request is sent to: one that is slow holds up no renewal that is sent to another.
+	lane(r *request) any
 	release(ctx context.Context, r *request, mode string, bound time.Duration) (int, sent, error)
 	inspect(ctx context.Context, r *request, bound time.Duration) (State, error)
 	// close waits until no round trip is under way, or until ctx ends, and reports which.
@@ -252,6 +254,8 @@ func (d *deployment) renewLater(r *request, then func(*call, int, error)) *call 
 	d.to(r.key).put(c)
 	return c
 }
+
+func (d *deployment) lane(r *request) any { return d.to(r.key) }
 
 func (d *deployment) flush() {
 	for _, s := range d.senders() {

@@ -246,7 +246,10 @@ func (p *party) requireEmpty() {
 func kept(l *Locker) (leases, renewing int) {
 	l.keeper.mu.Lock()
 	defer l.keeper.mu.Unlock()
-	return len(l.keeper.leases), l.keeper.renewing
+	for _, ln := range l.keeper.lanes {
+		renewing += ln.renewing
+	}
+	return l.keeper.leases.len(), renewing
 }
 
 // goroutines are those of this bubble that the library has started and that have not ended.

@@ -1,0 +1,148 @@
+package leasehold
+
+import (
+	"errors"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	// maxRenewing bounds the renewals that have been handed to one server's sender and are not answered.
+	maxRenewing = 512
+	// probing is that bound while the server does not answer: enough to find out that it is back, and few, since it will run
+	// what it was sent meanwhile for nothing.
+	probing = 64
+	// headroom is how much faster than usual renewals may follow each other when many are due at once: after an outage, or
+	// when all leases were taken together.
+	headroom = 1.5
+	// burst is how many may follow each other at once, however slow the usual rate.
+	burst = 256
+	// beat is how long renewals gather while they are paced.
+	beat = 20 * time.Millisecond
+)
+
+// lane is the way of renewals to one server. What waits in it goes by the end of its trust, the earliest first. A server that
+// does not answer fills its own lane and no other.
+type lane struct {
+	crowd    leaseHeap // due, by deadline
+	renewing int       // handed to the sender
+	most     int       // bound of renewing
+}
+
+// pace says how fast renewals may follow each other: a bucket that is filled at the rate at which the leases of the Locker want
+// to be renewed, and some more. Without it an outage of a few seconds ends with every renewal that fell due in it at once,
+// and their next ones, and so on.
+type pace struct {
+	rate   float64 // renewals per second that the leases want
+	credit float64
+	paid   time.Time
+}
+
+// earn fills the bucket.
+func (p *pace) earn(now time.Time) {
+	speed := headroom * p.rate
+	if p.paid.IsZero() {
+		p.credit = burst
+	} else {
+		p.credit += speed * now.Sub(p.paid).Seconds()
+	}
+	p.paid = now
+	p.credit = min(p.credit, max(burst, speed*together.Seconds()))
+}
+
+// wants is what one lease adds to the rate.
+func (x *Lease) wants() float64 {
+	if !x.auto {
+		return 0
+	}
+	return 1 / x.r.o.every(x.ttl).Seconds()
+}
+
+// lane returns the lane of that name. k.mu is held.
+func (k *keeper) lane(name any) *lane {
+	ln := k.lanes[name]
+	if ln == nil {
+		if k.lanes == nil {
+			k.lanes = map[any]*lane{}
+		}
+		ln = &lane{most: maxRenewing}
+		k.lanes[name] = ln
+	}
+	return ln
+}
+
+// admit takes from the lanes what may be renewed now, and makes room for it. k.mu is held.
+func (k *keeper) admit(now moment) (sends []send) {
+	k.pace.earn(now.Time)
+	for name, ln := range k.lanes {
+		for ln.crowd.len() > 0 && ln.renewing < ln.most {
+			first := ln.crowd.slots[0]
+			urgent := first.at-since(k.epoch, now.Time) < int64(first.x.ttl/8)
+			if k.pace.credit < 1 && !urgent {
+				break
+			}
+			ln.crowd.remove(1)
+			ln.renewing++
+			k.pace.credit = max(0, k.pace.credit-1)
+			sends = append(sends, send{first.x, ln})
+		}
+		if ln.crowd.len() == 0 && ln.renewing == 0 {
+			delete(k.lanes, name)
+		}
+	}
+	return sends
+}
+
+// ready reports when the lanes have something to send: now, at the next beat, or not before an answer. k.mu is held.
+func (k *keeper) ready(now time.Time) (at time.Time, ok bool) {
+	for _, ln := range k.lanes {
+		switch {
+		case ln.crowd.len() == 0 || ln.renewing >= ln.most:
+		case k.pace.credit >= 1:
+			return now, true
+		default:
+			at, ok = now.Add(beat), true
+		}
+	}
+	return at, ok
+}
+
+// news is what the end of a renewal says about its server.
+type news int
+
+const (
+	unknown    news = iota // nothing: it was taken back
+	answering              // it answers, be it with an error
+	answerless             // it did not in time, or could not be reached
+)
+
+func newsOf(err error) news {
+	var server redis.Error
+	if err == nil || errors.As(err, &server) {
+		return answering
+	}
+	return answerless
+}
+
+// isSilent reports whether the server of a lane did not answer of late.
+func (k *keeper) isSilent(name any) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	ln := k.lanes[name]
+	return ln != nil && ln.most == probing
+}
+
+// leave gives back the room of a renewal that has ended.
+func (k *keeper) leave(ln *lane, n news) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	ln.renewing--
+	switch n {
+	case answering:
+		ln.most = maxRenewing
+	case answerless:
+		ln.most = probing
+	}
+	k.arm()
+}

@@ -1,0 +1,163 @@
+package leasehold
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestLeaseHeap(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	h := leaseHeap{placed: func(x *Lease, pos int) { x.keep.pos = pos }}
+	at := map[*Lease]int64{}
+	for range 2000 {
+		switch n := h.len(); {
+		case n == 0 || n < 100 && r.IntN(5) < 2:
+			x := new(Lease)
+			at[x] = r.Int64N(100)
+			h.push(at[x], x)
+		case r.IntN(2) == 0:
+			x := h.slots[r.IntN(n)].x
+			at[x] = r.Int64N(100)
+			h.move(x.keep.pos, at[x])
+		default:
+			x := h.slots[r.IntN(n)].x
+			require.Same(t, x, h.remove(x.keep.pos))
+			require.Zero(t, x.keep.pos)
+			delete(at, x)
+		}
+		require.Len(t, at, h.len())
+		for i, slot := range h.slots {
+			require.Equal(t, i+1, slot.x.keep.pos)
+			require.Equal(t, at[slot.x], slot.at)
+			require.LessOrEqual(t, h.slots[max(i-1, 0)/2].at, slot.at)
+		}
+	}
+	last := int64(0)
+	for h.len() > 0 {
+		next := h.slots[0].at
+		require.GreaterOrEqual(t, next, last)
+		last = next
+		h.remove(1)
+	}
+}
+
+// twoServers keeps the keys with an odd last digit on another server than the rest.
+type twoServers struct {
+	store
+	odd store
+}
+
+func (s *twoServers) of(r *request) store {
+	if strings.ContainsAny(r.key[len(r.key)-1:], "13579") {
+		return s.odd
+	}
+	return s.store
+}
+
+func (s *twoServers) acquire(ctx context.Context, r *request, mode string, bound time.Duration) (answer, sent, error) {
+	return s.of(r).acquire(ctx, r, mode, bound)
+}
+
+func (s *twoServers) release(ctx context.Context, r *request, mode string, bound time.Duration) (int, sent, error) {
+	return s.of(r).release(ctx, r, mode, bound)
+}
+
+func (s *twoServers) renewLater(r *request, then func(*call, int, error)) *call {
+	return s.of(r).renewLater(r, then)
+}
+
+func (s *twoServers) lane(r *request) any { return s.of(r).lane(r) }
+
+func (s *twoServers) flush() {
+	s.store.flush()
+	s.odd.flush()
+}
+
+func TestASilentServerDelaysNoRenewalOnAnother(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		even, odd := &paper{latency: time.Millisecond}, &paper{latency: time.Millisecond}
+		client, other := w.dial(), w.dial()
+		client.AddHook(even)
+		other.AddHook(odd)
+		l := New(client)
+		defer func() { assert.NoError(t, l.Close()) }()
+		l.store = &twoServers{l.store, newDeployment(other, "")}
+		leases := make([]*Lease, 2*many)
+		for i := range leases {
+			var err error
+			leases[i], err = l.TryAcquire(t.Context(), fmt.Sprint(i), 9*time.Second, WithAutoRenew(true))
+			require.NoError(t, err)
+		}
+		time.Sleep(10 * time.Second)
+		again := odd.stop()
+		time.Sleep(12 * time.Second)
+		again()
+		for i, x := range leases {
+			assert.Equal(t, i%2 == 0, x.Valid(), "%d: %v", i, x.Err())
+		}
+		for i := 1; i < len(leases); i += 2 {
+			_ = leases[i].Release(t.Context())
+		}
+	})
+}
+
+// outage stops the server for a time and returns the renewals of each second before and after, and who was in jeopardy.
+func (w *world) outage(n int, ttl, d time.Duration) (before, after []int, jeopardy map[string]bool) {
+	var mu sync.Mutex
+	jeopardy = map[string]bool{}
+	l, s, leases := w.onPaper(n, ttl, WithHooks(Hooks{Jeopardy: func(e Event) {
+		mu.Lock()
+		defer mu.Unlock()
+		jeopardy[e.Key] = true
+	}}))
+	seconds := func(n int) (counts []int) {
+		for range n {
+			s.take()
+			time.Sleep(time.Second)
+			renewals, _ := s.take()
+			counts = append(counts, len(renewals))
+		}
+		return counts
+	}
+	time.Sleep(10 * time.Second)
+	before = seconds(10)
+	again := s.stop()
+	time.Sleep(d)
+	again()
+	after = seconds(18)
+	for _, x := range leases {
+		assert.True(w.t, x.Valid())
+	}
+	assert.Zero(w.t, l.Stats().Lost)
+	return before, after, jeopardy
+}
+
+func TestAnOutageIsFollowedByNoStorm(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		before, after, _ := w.outage(many, 9*time.Second, 4500*time.Millisecond)
+		usual := 0
+		for _, renewals := range before {
+			usual += renewals
+		}
+		usual /= len(before)
+		assert.LessOrEqual(t, slices.Max(after), 2*usual, "before %v, after %v", before, after)
+		assert.LessOrEqual(t, slices.Max(after[12:]), usual*5/4, "the herd stays together: %v", after)
+	})
+}
+
+// Most of those that fall due in an outage are never sent, as few are under way at a time. They are in no less danger.
+func TestALeaseWhoseRenewalIsNotSentInTimeIsInJeopardy(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		_, _, jeopardy := w.outage(many, 9*time.Second, 5*time.Second)
+		assert.Greater(t, len(jeopardy), many*9/10)
+	})
+}
