@@ -252,14 +252,15 @@ func (k *keeper) take(now moment) (answers []renewalAnswer, due []*Lease) {
 	}
 	k.last = now
 	at := since(k.epoch, now.Time)
-	soon, away := at+int64(together), at+int64(maxTTL)
+	soon := at + int64(together)
 	for k.leases.len() > 0 {
 		first := k.leases.slots[0]
 		if first.at > at && !(len(due) > 0 && first.x.keep.early && first.at < soon) {
 			break
 		}
 		due = append(due, first.x)
-		k.leases.move(1, away) // out of the way until its turn has put it back, and still among the living
+		first.x.keep.early = false
+		k.leases.move(1, at+int64(first.x.tardiness())) // where its turn will put most, and still among the living
 	}
 	return answers, due
 }

@@ -123,7 +123,7 @@ func (w *world) onPaper(n int, ttl time.Duration, opts ...Option) (*Locker, *pap
 }
 
 // many is more than may be under way at once.
-const many = 4 * maxRenewing
+const many = 8 * burst
 
 func TestManyLeasesAreRenewedWithoutAGoroutineEachAndSpreadInTime(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
@@ -211,7 +211,7 @@ func TestRedisStoppedForLongerThanATTLIsToldToEveryHolderAtItsOwnDeadline(t *tes
 // when it is back.
 func TestARenewalThatFoundNoRoomIsMadeUpForThoughThoseBeforeItAreGone(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
-		l, s, short := w.onPaper(4*maxRenewing, 3*time.Second)
+		l, s, short := w.onPaper(2*many, 3*time.Second)
 		var long []*Lease
 		for i := range 50 {
 			x, err := l.TryAcquire(t.Context(), fmt.Sprint("long ", i), 20*time.Second, WithAutoRenew(true), WithRenewEvery(2*time.Second))

@@ -8,10 +8,11 @@ import (
 )
 
 const (
-	// maxRenewing bounds the renewals that have been handed to one server's sender and are not answered.
-	maxRenewing = 512
-	// probing is that bound while the server does not answer: enough to find out that it is back, and few, since it will run
-	// what it was sent meanwhile for nothing.
+	// underWay is for how long renewals may follow each other at their usual rate before the first must be answered: that
+	// bounds what has been handed to one server's sender. A round trip is shorter.
+	underWay = 200 * time.Millisecond
+	// probing is how many may be under way while the server does not answer: enough to find out that it is back, and few,
+	// since it will run what it was sent meanwhile for nothing.
 	probing = 64
 	// headroom is how much faster than usual renewals may follow each other when many are due at once: after an outage, or
 	// when all leases were taken together.
@@ -27,7 +28,7 @@ const (
 type lane struct {
 	crowd    leaseHeap // due, by deadline
 	renewing int       // handed to the sender
-	most     int       // bound of renewing
+	silent   bool      // it did not answer of late
 }
 
 // pace says how fast renewals may follow each other: a bucket that is filled at the rate at which the leases of the Locker want
@@ -39,9 +40,17 @@ type pace struct {
 	paid   time.Time
 }
 
+// speed is how many renewals may follow each other in a second.
+func (p *pace) speed() float64 { return headroom * p.rate }
+
+// allows reports whether n renewals that wait may go on: all, or as many as a beat brings, so that they share round trips.
+func (p *pace) allows(n int) bool {
+	return p.credit >= max(1, min(float64(n), p.speed()*beat.Seconds()))
+}
+
 // earn fills the bucket.
 func (p *pace) earn(now time.Time) {
-	speed := headroom * p.rate
+	speed := p.speed()
 	if p.paid.IsZero() {
 		p.credit = burst
 	} else {
@@ -66,20 +75,35 @@ func (k *keeper) lane(name any) *lane {
 		if k.lanes == nil {
 			k.lanes = map[any]*lane{}
 		}
-		ln = &lane{most: maxRenewing}
+		ln = new(lane)
 		k.lanes[name] = ln
 	}
 	return ln
+}
+
+// room is how many renewals may be handed over now; none while that would be a few of many, which would make a round trip
+// for each answer. k.mu is held.
+func (k *keeper) room(ln *lane) int {
+	most := probing
+	if !ln.silent {
+		most = max(burst, int(k.pace.rate*underWay.Seconds()))
+	}
+	room := most - ln.renewing
+	if room < min(ln.crowd.len(), most/4) {
+		return 0
+	}
+	return room
 }
 
 // admit takes from the lanes what may be renewed now, and makes room for it. k.mu is held.
 func (k *keeper) admit(now moment) (sends []send) {
 	k.pace.earn(now.Time)
 	for name, ln := range k.lanes {
-		for ln.crowd.len() > 0 && ln.renewing < ln.most {
+		allowed := k.pace.allows(ln.crowd.len())
+		for room := k.room(ln); room > 0 && ln.crowd.len() > 0; room-- {
 			first := ln.crowd.slots[0]
 			urgent := first.at-since(k.epoch, now.Time) < int64(first.x.ttl/8)
-			if k.pace.credit < 1 && !urgent {
+			if (!allowed || k.pace.credit < 1) && !urgent {
 				break
 			}
 			ln.crowd.remove(1)
@@ -98,8 +122,8 @@ func (k *keeper) admit(now moment) (sends []send) {
 func (k *keeper) ready(now time.Time) (at time.Time, ok bool) {
 	for _, ln := range k.lanes {
 		switch {
-		case ln.crowd.len() == 0 || ln.renewing >= ln.most:
-		case k.pace.credit >= 1:
+		case ln.crowd.len() == 0 || k.room(ln) <= 0:
+		case k.pace.allows(ln.crowd.len()):
 			return now, true
 		default:
 			at, ok = now.Add(beat), true
@@ -130,7 +154,7 @@ func (k *keeper) isSilent(name any) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	ln := k.lanes[name]
-	return ln != nil && ln.most == probing
+	return ln != nil && ln.silent
 }
 
 // leave gives back the room of a renewal that has ended.
@@ -138,11 +162,8 @@ func (k *keeper) leave(ln *lane, n news) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	ln.renewing--
-	switch n {
-	case answering:
-		ln.most = maxRenewing
-	case answerless:
-		ln.most = probing
+	if n != unknown {
+		ln.silent = n == answerless
 	}
 	k.arm()
 }

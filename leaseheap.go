@@ -2,9 +2,9 @@ package leasehold
 
 import "time"
 
-// leaseHeap is a heap of leases by a time: a root that is the earliest, under which each parent is no later than its two
-// children. container/heap has to follow a pointer for each comparison; of what a renewal of many leases cost, that was a
-// quarter.
+// leaseHeap is a heap of leases by a time: each parent is no later than its four children. container/heap has to follow a
+// pointer for each comparison; of what a renewal of many leases cost, that was a quarter. Four children stand side by side
+// in memory, and half as many leases move.
 type leaseHeap struct {
 	slots  []leaseSlot
 	placed func(x *Lease, pos int) // told of every move: pos counts from 1, 0 is out; nil if nobody wants to know
@@ -29,9 +29,10 @@ func (h *leaseHeap) move(pos int, at int64) {
 	i := pos - 1
 	before := h.slots[i].at
 	h.slots[i].at = at
-	if at < before {
+	switch {
+	case at < before:
 		h.up(i)
-	} else {
+	case at > before:
 		h.down(i)
 	}
 }
@@ -62,7 +63,7 @@ func (h *leaseHeap) remove(pos int) *Lease {
 func (h *leaseHeap) up(i int) {
 	slot := h.slots[i]
 	for i > 0 {
-		parent := (i - 1) / 2
+		parent := (i - 1) / 4
 		if h.slots[parent].at <= slot.at {
 			break
 		}
@@ -76,12 +77,14 @@ func (h *leaseHeap) up(i int) {
 func (h *leaseHeap) down(i int) {
 	slot := h.slots[i]
 	for {
-		child := 2*i + 1
+		child := 4*i + 1
 		if child >= len(h.slots) {
 			break
 		}
-		if right := child + 1; right < len(h.slots) && h.slots[right].at < h.slots[child].at {
-			child = right
+		for next := child + 1; next < min(4*i+5, len(h.slots)); next++ {
+			if h.slots[next].at < h.slots[child].at {
+				child = next
+			}
 		}
 		if slot.at <= h.slots[child].at {
 			break

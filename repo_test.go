@@ -28,8 +28,6 @@ func TestTheCoreHasThreeDirectDependencies(t *testing.T) {
 // sleepers are the tests that may sleep outside of a bubble, since they wait for real processes, and poll; and the parts of
 // the simulation, whose bubble stands in sim_test.go.
 var sleepers = []string{
-	"examples/postgres/server_test.go",
-	"examples/postgres/workers_test.go",
 	"process_test.go",
 	"sim_actor_test.go",
 	"sim_network_test.go",
