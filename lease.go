@@ -45,6 +45,7 @@ type Lease struct {
 	releasing bool       // Release was called: no renewal is sent any more
 	settled   bool       // a release was answered: no release is sent any more
 	releases  sent       // how often a release may have been written
+	unheard   int        // releases whose outcome is not known yet
 	failed    bool       // the last release failed
 	trouble   error      // why the last renewal failed; nil: held, else: in jeopardy
 	renewal              // the automatic one; see keepalive.go

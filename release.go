@@ -51,6 +51,7 @@ func (x *Lease) beginRelease() (bool, error) {
 		return false, x.fail("release", err)
 	}
 	x.releasing = true
+	x.unheard++
 	x.releases++ // counted before: of two at once, the later must not take the earlier's work for a loss
 	x.mu.Unlock()
 	x.l.keeper.withdraw(x)
@@ -84,13 +85,16 @@ func (x *Lease) releaseAnswered(what int, n sent, err error) (_ error, again boo
 	}
 	x.mu.Lock()
 	x.releases += n - 1
+	x.unheard--
 	e := x.r.event(x.fence)
 	e.Held, e.Err = time.Since(x.begun.Time), err
 	ours := what == releasedLock || x.releases > 1
 	// Of several releases one is told, and of a failure's repetitions the first.
 	told := x.settled || err != nil && x.failed
 	x.failed = err != nil
-	if err == nil {
+	if err == nil && what != releasedLock && x.unheard > 0 {
+		told = true // the one that did it has yet to be heard
+	} else if err == nil {
 		x.settled = true
 		e.Clean = what == releasedLock
 		if !e.Clean {

@@ -165,6 +165,28 @@ func TestConcurrentReleasesAreOne(t *testing.T) {
 }
 
 // Sent twice by go-redis, the first having done the work: no loss.
+func TestOfConcurrentReleasesTheOneThatDidItIsTold(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		x, err := p.TryAcquire(t.Context(), "k", time.Minute)
+		require.NoError(t, err)
+		did := p.fault.Next(1, runOf(releaseScript)).HoldReply()
+		first := make(chan error, 1)
+		go func() { first <- x.Release(t.Context()) }()
+		<-did.Arrived()
+		require.NoError(t, x.Release(t.Context()))
+		assert.Empty(t, p.heard("released"))
+		require.ErrorIs(t, x.Err(), ErrReleased)
+		did.Release()
+		require.NoError(t, <-first)
+		require.Len(t, p.heard("released"), 1)
+		assert.True(t, p.heard("released")[0].Clean)
+		assert.EqualValues(t, 1, p.Stats().Released)
+		require.NoError(t, x.Release(t.Context()))
+		assert.Len(t, p.heard("released"), 1)
+	})
+}
+
 func TestAReleaseThatGoRedisSentTwiceIsAReleaseThatIsNotClean(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		p := w.party()
