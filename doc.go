@@ -14,7 +14,7 @@
 // # States of a lease
 //
 //	acquire ──> held
-//	held ── a renewal failed ──> jeopardy ── a renewal came through ──> held
+//	held ── a renewal failed or is late ──> jeopardy ── a renewal came through ──> held
 //	held or jeopardy ── Release ──> released
 //	held or jeopardy ── the deadline came, or Redis said "not yours" ──> lost
 //

@@ -18,7 +18,7 @@ type Hooks struct {
 	Acquired func(ctx context.Context, e Event) // a lease was won
 	GaveUp   func(ctx context.Context, e Event) // an acquire ended without a lease
 	Renewed  func(e Event)                      // by hand or in the background
-	Jeopardy func(e Event)                      // the first renewal that failed after one that did not
+	Jeopardy func(e Event)                      // the first renewal that failed or is late after one that did not
 	Lost     func(e Event)                      // the lease ended without being released
 	// Released: the lease was released, or a release failed. The lease has ended if it was clean or the reason matches
 	// ErrReleased; otherwise another Released or a Lost follows.
