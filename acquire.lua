@@ -61,7 +61,7 @@ local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
 if not owner and not mine then
   -- Whoever finds a free lock and a live line serves its head.
-  local channel, publish = ARGV[4], ARGV[5]
+  local channel, publish, first = ARGV[4], ARGV[5], redis.call('ZPOPMIN', Q)
   -- include line.lua
   if err then return err end
   mine = not head or head == ME

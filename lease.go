@@ -163,8 +163,7 @@ func (x *Lease) Done() <-chan struct{} {
 var closedChan = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
 // Contended returns a channel that is closed once somebody waits for the key, so that a long job can release it between
-// two items and let others in. The news comes with the next renewal or came with the message that brought the lease, not at
-// once; renewals ask for it from the first call on.
+// two items and let others in. The news comes with a renewal, not at once; renewals ask for it from the first call on.
 func (x *Lease) Contended() <-chan struct{} {
 	if x == nil {
 		return closedChan

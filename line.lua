@@ -1,6 +1,7 @@
 -- Hands the lock to the first live waiter. Included, as text, behind fence.lua in acquire.lua and release.lua, whose KEYS and
--- ARGV it uses, where CLAIM, now (server µs), channel and publish are known. It leaves head: the token that is now first, nil if nobody
--- alive waits; and err, if there was no fencing token to hand the lock with, which the waiter will find out by itself.
+-- ARGV it uses. It wants CLAIM, now (server µs), channel, publish, and first, which is the ZPOPMIN of the line; it leaves
+-- head, the token that came first of the living, nil if there is none, and err, if there was no fencing token to hand the
+-- lock with, which the waiter will find out by itself.
 --
 -- One number rules the line: a waiter's mark is good for CLAIM ms after each of its looks, and a lock that is handed to
 -- it is handed for as long as the mark still lasts. So the dead, one or a hundred, are over together, CLAIM after the
@@ -14,27 +15,25 @@
 -- future, which a clock set back leaves, is not believed. The caller's own entry is taken whatever its mark, since the caller
 -- is here; no lock is handed to it.
 local head, err
-repeat
-  local first = redis.call('ZPOPMIN', KEYS[2])
+while first[1] do
   head = first[1]
-  if head then
-    local good = redis.call('HGET', KEYS[4], head)
-    if good then redis.call('HDEL', KEYS[4], head) end
-    if head == ARGV[1] then break end
-    good = good and (tonumber(good) or 0) or math.floor(first[2] / 1000) + CLAIM
-    local left = good - math.floor(now / 1000)
-    if left > 0 and left <= CLAIM then
-      local n
-      n, err = fence(now)
-      if n then
-        redis.call('SET', KEYS[1], head, 'PX', left)
-        -- Tells its Locker, whose id is the first 16 characters of the token. The message may be lost, and a user who may
-        -- not publish still releases: the waiter's next look finds the lock.
-        if type(n) == 'number' then n = string.format('%.0f', n) end
-        redis.pcall(publish or 'PUBLISH', (channel or 'leasehold:wake:') .. string.sub(head, 1, 16),
-          head .. ' ' .. n .. ' ' .. redis.call('ZCARD', KEYS[2]))
-      end
-      break
+  local good = redis.call('HGET', KEYS[4], head)
+  if good then redis.call('HDEL', KEYS[4], head) end
+  if head == ARGV[1] then break end
+  good = good and (tonumber(good) or 0) or math.floor(first[2] / 1000) + CLAIM
+  local left = good - math.floor(now / 1000)
+  if left > 0 and left <= CLAIM then
+    local n
+    n, err = fence(now)
+    if n then
+      redis.call('SET', KEYS[1], head, 'PX', left)
+      -- Tells its Locker, whose id is the first 16 characters of the token. The message may be lost, and a user who may
+      -- not publish still releases: the waiter's next look finds the lock.
+      if type(n) == 'number' then n = string.format('%.0f', n) end
+      redis.pcall(publish or 'PUBLISH', (channel or 'leasehold:wake:') .. string.sub(head, 1, 16), head .. ' ' .. n)
     end
+    break
   end
-until not head
+  head = nil
+  first = redis.call('ZPOPMIN', KEYS[2])
+end

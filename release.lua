@@ -19,7 +19,8 @@ local done = 0
 if owner == ARGV[1] or MODE == 'force' then
   if owner then done = 1 end
   local handed = false
-  if redis.call('EXISTS', Q) == 1 then
+  local first = redis.call('ZPOPMIN', Q)
+  if first[1] then
     local CLAIM, channel, publish = 2500, ARGV[3], ARGV[4]
     local t = redis.call('TIME')
     local now = t[1] * 1000000 + t[2]

@@ -165,8 +165,7 @@ type stay struct {
 
 // grant is what a release tells the waiter to whom it hands the lock.
 type grant struct {
-	fence   int64 // 0: no grant, only "look"
-	waiters int
+	fence int64 // 0: no grant, only "look"
 }
 
 // stand waits in the line until the lock is had. It returns neither a lease nor an error when the stay is over without
@@ -297,7 +296,6 @@ func (s *stay) trust(g grant) *Lease {
 		x.due = due
 	}
 	x.stray = s.stray
-	x.noteWaiters(g.waiters)
 	return x
 }
 

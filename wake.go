@@ -333,25 +333,17 @@ func (u *subscription) deliver(msg any) {
 	}
 }
 
-// parseGrant reads "token fence waiters"; the token's label may hold blanks. What cannot be read is a hint to look.
+// parseGrant reads "token fence"; the token's label may hold blanks. What cannot be read is a hint to look.
 func parseGrant(payload string) (token string, g grant) {
-	rest, count, ok1 := cutLast(payload)
-	token, number, ok2 := cutLast(rest)
-	fence, err1 := strconv.ParseInt(number, 10, 64)
-	waiters, err2 := strconv.Atoi(count)
-	if !ok1 || !ok2 || err1 != nil || err2 != nil {
-		return token, grant{}
-	}
-	return token, grant{fence, waiters}
-}
-
-// cutLast cuts at the last blank.
-func cutLast(s string) (before, after string, ok bool) {
-	i := strings.LastIndexByte(s, ' ')
+	i := strings.LastIndexByte(payload, ' ')
 	if i < 0 {
-		return s, "", false
+		return payload, grant{}
 	}
-	return s[:i], s[i+1:], true
+	fence, err := strconv.ParseInt(payload[i+1:], 10, 64)
+	if err != nil {
+		return payload[:i], grant{}
+	}
+	return payload[:i], grant{fence}
 }
 
 // wake leaves a message with the stay. The newest is kept, but for a hint, which a grant outlasts. Only called under

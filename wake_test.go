@@ -266,11 +266,11 @@ func TestAMessageIsReadFromBehind(t *testing.T) {
 		token string
 		grant
 	}{
-		"t 7 2":             {"t", grant{7, 2}},
-		"t with blanks 7 2": {"t with blanks", grant{7, 2}},
-		"t x 2":             {"t", grant{}},
-		"t 7 x":             {"t", grant{}},
-		"t 7":               {"t", grant{}},
+		"t 7":             {"t", grant{7}},
+		"t with blanks 7": {"t with blanks", grant{7}},
+		"t 7 2":           {"t 7", grant{2}},
+		"t x":             {"t", grant{}},
+		"t":               {"t", grant{}},
 	} {
 		token, g := parseGrant(payload)
 		if want.grant != (grant{}) {
