@@ -9,7 +9,7 @@ import (
 
 const (
 	// together is how much too early a lease is renewed so that it can share a round trip with one that is due: a process with
-	// many leases sends pipelines, not a command for each, and its timer fires twenty times a second at most.
+	// many leases sends pipelines, not a command for each, and its timer fires some twenty times a second.
 	together = 50 * time.Millisecond
 	// firstRetry is the pause after a first failed renewal; it doubles.
 	firstRetry = 50 * time.Millisecond

@@ -95,10 +95,19 @@ func (k *keeper) room(ln *lane) int {
 	return room
 }
 
+// clear takes out the leases that have ended, as far as they are the first. They need no room and no credit; once they all
+// have ended there may be nobody left who earns any. keeper.mu is held.
+func (ln *lane) clear() {
+	for ln.crowd.len() > 0 && ln.crowd.slots[0].x.keep.over {
+		ln.crowd.remove(1)
+	}
+}
+
 // admit takes from the lanes what may be renewed now, and makes room for it. k.mu is held.
 func (k *keeper) admit(now moment) (sends []send) {
 	k.pace.earn(now.Time)
 	for name, ln := range k.lanes {
+		ln.clear()
 		allowed := k.pace.allows(ln.crowd.len())
 		for room := k.room(ln); room > 0 && ln.crowd.len() > 0; room-- {
 			first := ln.crowd.slots[0]
@@ -110,6 +119,7 @@ func (k *keeper) admit(now moment) (sends []send) {
 			ln.renewing++
 			k.pace.credit = max(0, k.pace.credit-1)
 			sends = append(sends, send{first.x, ln})
+			ln.clear()
 		}
 		if ln.crowd.len() == 0 && ln.renewing == 0 {
 			delete(k.lanes, name)
@@ -136,7 +146,7 @@ func (k *keeper) ready(now time.Time) (at time.Time, ok bool) {
 type news int
 
 const (
-	unknown    news = iota // nothing: it was taken back
+	unknown    news = iota // nothing: it was not sent
 	answering              // it answers, be it with an error
 	answerless             // it did not in time, or could not be reached
 )
@@ -157,12 +167,14 @@ func (k *keeper) isSilent(name any) bool {
 	return ln != nil && ln.silent
 }
 
-// leave gives back the room of a renewal that has ended.
+// leave gives back the room of a renewal that has ended, and the credit of one that was not sent.
 func (k *keeper) leave(ln *lane, n news) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	ln.renewing--
-	if n != unknown {
+	if n == unknown {
+		k.pace.credit++
+	} else {
 		ln.silent = n == answerless
 	}
 	k.arm()

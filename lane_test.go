@@ -154,6 +154,28 @@ func TestAnOutageIsFollowedByNoStorm(t *testing.T) {
 	})
 }
 
+// What waits in a lane goes with its lease, although nobody is left who would earn it a turn.
+func TestALeaseThatIsReleasedLeavesItsLane(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		l, _, leases := w.onPaper(many, time.Hour)
+		time.Sleep(20 * time.Minute)
+		l.keeper.mu.Lock()
+		waiting := 0
+		for _, ln := range l.keeper.lanes {
+			waiting += ln.crowd.len()
+		}
+		l.keeper.mu.Unlock()
+		require.Greater(t, waiting, burst)
+		for _, x := range leases {
+			require.NoError(t, x.Release(t.Context()))
+		}
+		time.Sleep(time.Second)
+		l.keeper.mu.Lock()
+		defer l.keeper.mu.Unlock()
+		assert.Empty(t, l.keeper.lanes)
+	})
+}
+
 // Most of those that fall due in an outage are never sent, as few are under way at a time. They are in no less danger.
 func TestALeaseWhoseRenewalIsNotSentInTimeIsInJeopardy(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
