@@ -1,5 +1,5 @@
--- Issues the next fencing token of a lock, at the server's time in µs. Included where it is needed; it uses KEYS only, since a Lua
--- function that keeps locals of the script costs an allocation for each of them at every run.
+-- Issues the next fencing token of a lock, at the server's time in µs. Included where it is needed; it uses KEYS and redis
+-- only, since a Lua function that keeps locals of the script costs an allocation for each of them at every run.
 --
 -- KEYS[3], the fencing counter: the last token as decimal digits. It lives a week after its last use, less an hour at most.
 --

@@ -33,7 +33,7 @@ elseif redis.call('ZREM', Q, ARGV[1]) == 1 then
   redis.call('HDEL', KEYS[4], ARGV[1])
   done = 2
 end
--- After the deletion, which a full server allows; a write comes through behind it.
+-- A full server allows deletions, and any write behind one, be it a deletion of nothing.
 if MODE == 'undo' then
   local t = redis.call('TIME')
   local now = t[1] * 1000 + math.floor(t[2] / 1000)

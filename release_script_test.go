@@ -183,6 +183,6 @@ func TestHandOverIsPublished(t *testing.T) {
 
 		ans, _, err := d.acquire(ctx, second, modeLook, callBound)
 		require.NoError(t, err)
-		assert.Equal(t, answer{state: granted, fence: g.fence}, ans)
+		assert.Equal(t, answer{state: granted, fence: int64(g)}, ans)
 	})
 }

@@ -185,22 +185,29 @@ func TestForgottenScriptsInABatch(t *testing.T) {
 	t.Run("redis-server", func(t *testing.T) { test(t, redistest.Server(t).Client()) })
 }
 
+// broken is what calls come to, alone and in a pipeline, while a hook of the client does that.
+func (b *senderBench) broken(hook func()) (outs []outcome) {
+	release := b.trips.hold(2)
+	all := b.sendMany(5)
+	b.trips.mu.Lock()
+	b.trips.before = func(context.Context, []redis.Cmder) error { hook(); return nil }
+	b.trips.mu.Unlock()
+	release()
+	requireGranted(b.t, <-all[0])
+	requireGranted(b.t, <-all[1])
+	for _, out := range append(all[2:], b.send(b.t.Context(), "k", callBound)) {
+		outs = append(outs, <-out)
+	}
+	b.trips.before = nil
+	return outs
+}
+
 func TestAPanicOfTheClientIsTheErrorOfItsCalls(t *testing.T) {
 	onSenderBench(t, func(t *testing.T, b *senderBench) {
-		release := b.trips.hold(2)
-		all := b.sendMany(5)
-		b.trips.mu.Lock()
-		b.trips.before = func(context.Context, []redis.Cmder) error { panic("hook") }
-		b.trips.mu.Unlock()
-		release()
-		requireGranted(t, <-all[0])
-		requireGranted(t, <-all[1])
-		for _, out := range append(all[2:], b.send(t.Context(), "k", callBound)) {
-			out := <-out
+		for _, out := range b.broken(func() { panic("hook") }) {
 			assert.ErrorContains(t, out.err, "the redis client panicked: hook")
 			assert.Zero(t, out.took)
 		}
-		b.trips.before = nil
 		requireGranted(t, <-b.send(t.Context(), "k", callBound))
 	})
 }
@@ -209,20 +216,10 @@ func TestAPanicOfTheClientIsTheErrorOfItsCalls(t *testing.T) {
 func TestAGoroutineThatTheClientEndsIsTheErrorOfItsCalls(t *testing.T) {
 	onSenderBench(t, func(t *testing.T, b *senderBench) {
 		for range 2 * maxFlights {
-			release := b.trips.hold(2)
-			all := b.sendMany(5)
-			b.trips.mu.Lock()
-			b.trips.before = func(context.Context, []redis.Cmder) error { runtime.Goexit(); return nil }
-			b.trips.mu.Unlock()
-			release()
-			requireGranted(t, <-all[0])
-			requireGranted(t, <-all[1])
-			for _, out := range append(all[2:], b.send(t.Context(), "k", callBound)) {
-				out := <-out
+			for _, out := range b.broken(runtime.Goexit) {
 				assert.ErrorIs(t, out.err, errExit)
 				assert.Zero(t, out.took)
 			}
-			b.trips.before = nil
 		}
 		requireGranted(t, <-b.send(t.Context(), "k", callBound))
 		b.pass(2 * stuck)

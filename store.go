@@ -16,7 +16,7 @@ import (
 )
 
 // claim is how long a waiter's mark in the line is good after a look, and at most how long a lock that was
-// handed over is held without a further call. line.lua knows the same number.
+// handed over is held without a further call. acquire.lua, release.lua and inspect.lua have the same number.
 const claim = 2500 * time.Millisecond
 
 // The modes of the scripts; see acquire.lua and release.lua.
@@ -71,14 +71,15 @@ var (
 
 // newScript reads a script and puts the files in that it includes, at the places where it says so.
 func newScript(file string, keys int) *script {
-	return (&script{n: keys}).of(readScript(file))
+	sc := &script{n: keys}
+	sc.set(readScript(file))
+	return sc
 }
 
-// of sets the text.
-func (sc *script) of(src string) *script {
+// set gives the script its text.
+func (sc *script) set(src string) {
 	sc.Script, sc.src = redis.NewScript(src), src
 	sc.hash = sc.Hash()
-	return sc
 }
 
 func readScript(file string) string {

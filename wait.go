@@ -163,10 +163,8 @@ type stay struct {
 	grants chan grant // length one, the newest is kept
 }
 
-// grant is what a release tells the waiter to whom it hands the lock.
-type grant struct {
-	fence int64 // 0: no grant, only "look"
-}
+// grant is what a release tells the waiter to whom it hands the lock: the fencing token. 0 is no grant, only "look".
+type grant int64
 
 // stand waits in the line until the lock is had. It returns neither a lease nor an error when the stay is over without
 // either: skipped after a pause, flushed, or deleted by hand.
@@ -260,7 +258,7 @@ func (s *stay) sleep(ctx context.Context, pause time.Duration, woken Wake) (*Lea
 	defer timer.Stop()
 	select {
 	case g := <-s.grants:
-		if s.woken = WokenByMessage; g.fence == 0 {
+		if s.woken = WokenByMessage; g == 0 {
 			s.woken = WokenByTick
 		}
 		return s.trust(g), nil
@@ -285,10 +283,10 @@ func (s *stay) trust(g grant) *Lease {
 	if !s.a.auto || o.lockDelay > 0 || o.replicas > 0 || o.maxHold > 0 || deadline.add(-life/3).reached(s.l.now()) {
 		return nil
 	}
-	if g.fence <= s.high {
+	if int64(g) <= s.high {
 		return nil // of a grant before the last look
 	}
-	x := s.l.lease(s.a, s.anchor, g.fence)
+	x := s.l.lease(s.a, s.anchor, int64(g))
 	if deadline.Before(x.deadline.Time) {
 		x.deadline = deadline
 	}

@@ -388,7 +388,7 @@ func TestWhichMessagesAreTrusted(t *testing.T) {
 	} {
 		s := stay{l: l, high: 7, a: &attempt{ttl: tt.ttl, auto: tt.auto, request: request{o: &options{lockDelay: tt.delay}}}}
 		s.anchor = anchor.add(-tt.after)
-		x := s.trust(grant{fence: tt.fence})
+		x := s.trust(grant(tt.fence))
 		if tt.want == 0 {
 			assert.Nil(t, x, name)
 			continue

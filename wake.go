@@ -114,7 +114,7 @@ func (w *wakes) listen(ctx context.Context, s *stay) {
 	if t != nil {
 		if t.stays[s.a.token] == nil {
 			t.stays[s.a.token] = s
-			s.wake(grant{})
+			s.wake(grant(0))
 		}
 		return
 	}
@@ -307,7 +307,7 @@ func (w *wakes) drop(channel string) {
 // hint wakes everyone on the channel to look.
 func (t *topic) hint() {
 	for _, s := range t.stays {
-		s.wake(grant{})
+		s.wake(grant(0))
 	}
 }
 
@@ -337,13 +337,13 @@ func (u *subscription) deliver(msg any) {
 func parseGrant(payload string) (token string, g grant) {
 	i := strings.LastIndexByte(payload, ' ')
 	if i < 0 {
-		return payload, grant{}
+		return payload, grant(0)
 	}
 	fence, err := strconv.ParseInt(payload[i+1:], 10, 64)
 	if err != nil {
-		return payload[:i], grant{}
+		return payload[:i], grant(0)
 	}
-	return payload[:i], grant{fence}
+	return payload[:i], grant(fence)
 }
 
 // wake leaves a message with the stay. The newest is kept, but for a hint, which a grant outlasts. Only called under
@@ -354,7 +354,7 @@ func (s *stay) wake(g grant) {
 		return
 	default:
 	}
-	if g.fence == 0 {
+	if g == 0 {
 		return
 	}
 	select {

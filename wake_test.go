@@ -250,14 +250,14 @@ func TestWhatElseIsPublishedOnTheChannelIsOnlyAHint(t *testing.T) {
 
 func TestAGrantOutlastsAHintAndTheNewestIsKept(t *testing.T) {
 	s := &stay{grants: make(chan grant, 1)}
-	s.wake(grant{})
-	s.wake(grant{fence: 1})
-	s.wake(grant{})
-	assert.Equal(t, grant{fence: 1}, <-s.grants)
-	s.wake(grant{fence: 2})
-	s.wake(grant{fence: 3})
-	s.wake(grant{})
-	assert.Equal(t, grant{fence: 3}, <-s.grants)
+	s.wake(grant(0))
+	s.wake(grant(1))
+	s.wake(grant(0))
+	assert.Equal(t, grant(1), <-s.grants)
+	s.wake(grant(2))
+	s.wake(grant(3))
+	s.wake(grant(0))
+	assert.Equal(t, grant(3), <-s.grants)
 	assert.Empty(t, s.grants)
 }
 
@@ -266,14 +266,14 @@ func TestAMessageIsReadFromBehind(t *testing.T) {
 		token string
 		grant
 	}{
-		"t 7":             {"t", grant{7}},
-		"t with blanks 7": {"t with blanks", grant{7}},
-		"t 7 2":           {"t 7", grant{2}},
-		"t x":             {"t", grant{}},
-		"t":               {"t", grant{}},
+		"t 7":             {"t", grant(7)},
+		"t with blanks 7": {"t with blanks", grant(7)},
+		"t 7 2":           {"t 7", grant(2)},
+		"t x":             {"t", grant(0)},
+		"t":               {"t", grant(0)},
 	} {
 		token, g := parseGrant(payload)
-		if want.grant != (grant{}) {
+		if want.grant != (grant(0)) {
 			assert.Equal(t, want.token, token, payload)
 		}
 		assert.Equal(t, want.grant, g, payload)
