@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"sync"
 
+	"github.com/go-leasehold/leasehold/internal/rediskey"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -160,16 +161,16 @@ func (s *FencedScript) run(ctx context.Context, client redis.Scripter, resource 
 	if _, ok := client.(redis.Pipeliner); ok {
 		return nil, invalid("a pipeline has no answer when Run returns")
 	}
-	home := slot(resource)
+	home := rediskey.Slot(resource)
 	for _, key := range keys {
-		if s := slot(key); s != home {
+		if s := rediskey.Slot(key); s != home {
 			return nil, invalid("key %q is in cluster slot %d, the resource in %d: give them one {tag}", key, s, home)
 		}
 	}
 
 	// The mark is the first key because a redis.Ring picks the server by it: one mark for each resource,
 	// whatever keys a script has.
-	mark := string(derive(nil, "", markKind, resource))
+	mark := string(rediskey.Derive(nil, "", rediskey.Fenced, resource))
 	allKeys := append([]string{mark}, keys...)
 	allArgs := append(args[:len(args):len(args)], fencingToken)
 	reply, err := s.script.Run(ctx, client, allKeys, allArgs...).Slice()

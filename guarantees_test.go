@@ -14,10 +14,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/rediskey"
+	"github.com/go-leasehold/leasehold/internal/redistest"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
-
-	"github.com/go-leasehold/leasehold/internal/redistest"
 )
 
 // What docs/guarantees.md says and no other test shows, the violations above all: where the page says "no", two leases of
@@ -221,8 +221,8 @@ func TestAFailoverBySentinelIsWaitedOutAndKeepsWhatTheReplicaKnew(t *testing.T) 
 func TestAFailoverOfAShardLetsASecondHolderInAndSparesTheOtherShards(t *testing.T) {
 	t.Parallel()
 	ctx, shard := t.Context(), 1
-	require.Equal(t, shard, slot("k")*3/slots)
-	require.NotEqual(t, shard, slot("other")*3/slots)
+	require.Equal(t, shard, rediskey.Slot("k")*3/rediskey.Slots)
+	require.NotEqual(t, shard, rediskey.Slot("other")*3/rediskey.Slots)
 	cluster := redistest.Cluster(t)
 	primary := cluster.Nodes[shard].Client()
 	replica := redistest.Server(t, "--cluster-enabled", "yes", "--cluster-node-timeout", "5000").Client()

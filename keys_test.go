@@ -10,11 +10,11 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/go-leasehold/leasehold/internal/rediskey"
+	"github.com/go-leasehold/leasehold/internal/redistest"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/go-leasehold/leasehold/internal/redistest"
 )
 
 // awkwardKeys are keys on which a hash tag could be put wrong.
@@ -50,7 +50,7 @@ func shortKeys(n int) []string {
 var (
 	goodPrefixes = []string{"", "p:", "{t}:", "x{t}y", "}{t}", "{t}{", "{t}}", "{{t}"}
 	badPrefixes  = []string{"{", "}", "a{", "a}", "}{", "{}", "{}{t}", "{}:", "{a"}
-	allKinds     = append(kinds[:len(kinds):len(kinds)], markKind, wakeKind)
+	allKinds     = append(rediskey.Kinds[:len(rediskey.Kinds):len(rediskey.Kinds)], rediskey.Fenced, rediskey.Wake)
 )
 
 // The names belong to the protocol: versions of the library that run side by side must agree on them.
@@ -64,9 +64,9 @@ func TestNamesOfDerivedKeys(t *testing.T) {
 		{"p:", "p:abc", "p:leasehold:line:{p:abc}"},
 		{"{t}:", "{t}:abc", "{t}:leasehold:line::{t}:abc"},
 	} {
-		assert.Equal(t, tt.name, string(derive(nil, tt.prefix, "line", tt.key)))
+		assert.Equal(t, tt.name, string(rediskey.Derive(nil, tt.prefix, "line", tt.key)))
 	}
-	assert.Equal(t, "leasehold:wake:", wakeChannel)
+	assert.Equal(t, "leasehold:wake:", rediskey.WakeChannel)
 }
 
 func TestDerivedKeysAreInTheSlotOfTheirKey(t *testing.T) {
@@ -90,7 +90,7 @@ func TestDerivedKeysAreInTheSlotOfTheirKey(t *testing.T) {
 		for _, key := range some {
 			key = prefix + key
 			for _, kind := range allKinds {
-				names, of = append(names, string(derive(nil, prefix, kind, key))), append(of, key)
+				names, of = append(names, string(rediskey.Derive(nil, prefix, kind, key))), append(of, key)
 			}
 		}
 	}
@@ -110,7 +110,7 @@ func TestDerivedKeysAreInTheSlotOfTheirKey(t *testing.T) {
 	}
 	got, want := serverSlots(names), serverSlots(of)
 	for i, name := range names {
-		require.Equal(t, want[i], slot(of[i]), "slot(%q)", of[i])
+		require.Equal(t, want[i], rediskey.Slot(of[i]), "rediskey.Slot(%q)", of[i])
 		require.Equal(t, want[i], got[i], "%q, derived from %q", name, of[i])
 	}
 }
@@ -120,7 +120,7 @@ func TestAnyKeyCanBeLockedInACluster(t *testing.T) {
 	t.Parallel()
 	s := redistest.Server(t, "--cluster-enabled", "yes")
 	c := s.Client()
-	require.NoError(t, c.ClusterAddSlotsRange(t.Context(), 0, slots-1).Err())
+	require.NoError(t, c.ClusterAddSlotsRange(t.Context(), 0, rediskey.Slots-1).Err())
 	require.Eventually(t, func() bool { // a node waits for two seconds before it serves
 		return strings.Contains(c.ClusterInfo(t.Context()).Val(), "cluster_state:ok")
 	}, 10*time.Second, 5*time.Millisecond)
@@ -161,7 +161,7 @@ func TestDerivedNamesNeverMeet(t *testing.T) {
 		for _, key := range keys {
 			key = prefix + key
 			for _, kind := range allKinds {
-				name, of := string(derive(nil, prefix, kind, key)), fmt.Sprintf("the %s of %q", kind, key)
+				name, of := string(rediskey.Derive(nil, prefix, kind, key)), fmt.Sprintf("the %s of %q", kind, key)
 				if other, met := seen[name]; met && other != of {
 					t.Fatalf("%q is %s and %s", name, of, other)
 				}
@@ -187,11 +187,11 @@ func FuzzDerivedNames(f *testing.F) {
 		}
 		one, two = prefix+one, prefix+two
 		for i, kind := range allKinds {
-			name := derive(nil, prefix, kind, one)
-			require.Equal(t, slot(one), slot(string(name)))
+			name := rediskey.Derive(nil, prefix, kind, one)
+			require.Equal(t, rediskey.Slot(one), rediskey.Slot(string(name)))
 			for j, other := range allKinds {
 				if one != two || i != j {
-					require.NotEqual(t, name, derive(nil, prefix, other, two))
+					require.NotEqual(t, name, rediskey.Derive(nil, prefix, other, two))
 				}
 			}
 			require.NotEqual(t, string(name), one)

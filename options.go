@@ -4,6 +4,8 @@ import (
 	"log/slog"
 	"strings"
 	"time"
+
+	"github.com/go-leasehold/leasehold/internal/rediskey"
 )
 
 // The bounds of a TTL. No lease shorter than a few round trips can be trusted, and no lease of ten years
@@ -143,10 +145,10 @@ func (o *options) checkKey(name string) error {
 	if name == "" {
 		return invalid("the key is empty")
 	}
-	if strings.ContainsAny(o.prefix, "{}") && !tagged(o.prefix) {
+	if strings.ContainsAny(o.prefix, "{}") && !rediskey.Tagged(o.prefix) {
 		return invalid("WithKeyPrefix(%q): want no braces, or a whole tag such as {tenant}", o.prefix)
 	}
-	if looksDerived(name) || looksDerived(o.prefix+name) {
+	if rediskey.Derived(name) || rediskey.Derived(o.prefix+name) {
 		return invalid("the key %q looks like one that is derived from another lock's", o.prefix+name)
 	}
 	return nil

@@ -17,10 +17,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/rediskey"
+	"github.com/go-leasehold/leasehold/internal/redistest"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
-
-	"github.com/go-leasehold/leasehold/internal/redistest"
 )
 
 // What the simulation shows in bubbles, once more on a real Redis and with processes that are killed and stopped. They
@@ -215,7 +215,7 @@ func (s *scene) join(l *Locker, n int) <-chan *Lease {
 // line waits until n stand in the line.
 func (s *scene) line(n int) {
 	s.t.Helper()
-	line := string(derive(nil, "", "line", s.key))
+	line := string(rediskey.Derive(nil, "", "line", s.key))
 	s.eventually(fmt.Sprintf("%d wait", n), func() bool { return s.client.ZCard(s.t.Context(), line).Val() == int64(n) })
 }
 

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/rediskey"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -93,7 +94,7 @@ func newNodeCall(ctx context.Context, sc *script, r *request, args ...any) *call
 	c := &call{script: sc, values: values{ctx}, key: r.key, px: strconv.AppendInt(nil, r.px, 10)}
 	buf := append(c.buf[:0], r.token...)
 	at := len(buf)
-	buf = derive(buf, r.o.prefix, "fence", r.key)
+	buf = rediskey.Derive(buf, r.o.prefix, "fence", r.key)
 	c.token.bytes, c.names[0] = buf[:at:at], buf[at:]
 	all := append(c.args[:0], "evalsha", sc.hash, decimals[2], c.key, &c.names[0], &c.token, &c.px)
 	c.n = len(append(all, args...))
@@ -208,7 +209,7 @@ func (n *node) note(key string, begun time.Time, now int64, id string) error {
 	took := time.Since(begun)
 	part := 0
 	if _, one := n.client.(*redis.Client); !one {
-		part = slot(key) // several servers, each with runs of its own
+		part = rediskey.Slot(key) // several servers, each with runs of its own
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/rediskey"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 )
@@ -17,7 +18,7 @@ var errBroken = errors.New("the node is broken")
 // setCounter sets a node's fencing counter to its clock and d.
 func (n *fakeNode) setCounter(key string, d time.Duration) int64 {
 	f := time.Now().Add(n.offset + d).UnixMicro()
-	_ = n.Set(string(derive(nil, "", "fence", key)), strconv.FormatInt(f, 10))
+	_ = n.Set(string(rediskey.Derive(nil, "", "fence", key)), strconv.FormatInt(f, 10))
 	return f
 }
 

@@ -13,11 +13,11 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/alicebob/miniredis/v2/server"
+	"github.com/go-leasehold/leasehold/internal/rediskey"
+	"github.com/go-leasehold/leasehold/internal/redistest"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 	"github.com/stretchr/testify/require"
-
-	"github.com/go-leasehold/leasehold/internal/redistest"
 )
 
 // fakeNode is one node of a quorum in a bubble: a miniredis with a clock of its own, that knows since when it runs.
@@ -92,7 +92,7 @@ func (n *fakeNode) step(d time.Duration) {
 
 // counter is the fencing counter of a lock.
 func (n *fakeNode) counter(key string) int64 {
-	v, _ := n.Get(string(derive(nil, "", "fence", key)))
+	v, _ := n.Get(string(rediskey.Derive(nil, "", "fence", key)))
 	f, _ := strconv.ParseInt(v, 10, 64)
 	return f
 }

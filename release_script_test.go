@@ -3,6 +3,7 @@ package leasehold
 import (
 	"testing"
 
+	"github.com/go-leasehold/leasehold/internal/rediskey"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -160,7 +161,7 @@ func TestHandOverIsPublished(t *testing.T) {
 		ctx := t.Context()
 		require.NoError(t, s.client.FlushAll(ctx).Err())
 		d := storeOn(t, s.client)
-		channel := wakeChannel + waiter[:idLength]
+		channel := rediskey.WakeChannel + waiter[:idLength]
 		sub := s.client.Subscribe(ctx, channel)
 		defer sub.Close()
 		_, err := sub.Receive(ctx)

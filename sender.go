@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/rediskey"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -55,8 +56,8 @@ type call struct {
 	px      name // digits
 	token   countedToken
 	channel name // in a cluster
-	names   [len(kinds)]name
-	args    [3 + 1 + len(kinds) + 5]any
+	names   [len(rediskey.Kinds)]name
+	args    [3 + 1 + len(rediskey.Kinds) + 5]any
 	n       int // of args
 	o       *options
 	buf     [256]byte

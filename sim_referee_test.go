@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/go-leasehold/leasehold/internal/rediskey"
 )
 
 // simReferee watches the server and the leases of one history and notes what must not happen. Of the protocol it knows the
@@ -74,7 +75,7 @@ type simWaiter struct {
 func newReferee(m *miniredis.Miniredis, slow time.Duration, keys []string) *simReferee {
 	r := &simReferee{m: m, start: time.Now(), slow: slow, locks: map[string]*simLock{}, tokens: map[string]*simToken{}}
 	for _, key := range keys {
-		name := func(kind string) string { return string(derive(nil, "", kind, key)) }
+		name := func(kind string) string { return string(rediskey.Derive(nil, "", kind, key)) }
 		r.locks[key] = &simLock{
 			key: key, line: name("line"), fence: name("fence"), marks: name("marks"),
 			waiters: map[*simWaiter]bool{}, won: map[*simHost]time.Time{},

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/rediskey"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -170,7 +171,7 @@ type deployment struct {
 func newDeployment(client redis.UniversalClient, prefix string) *deployment {
 	d := &deployment{sender: newSender(client)}
 	if prefix != "" {
-		d.channel = name(prefix + wakeChannel)
+		d.channel = name(prefix + rediskey.WakeChannel)
 	}
 	if d.cluster, _ = client.(*redis.ClusterClient); d.cluster != nil {
 		d.nodes = map[*redis.Client]*sender{}
@@ -306,13 +307,13 @@ func (d *deployment) call(sc *script, r *request, mode string) *call {
 	c := &call{script: sc, values: values{context.Background()}, key: r.key, o: r.o}
 
 	// All bytes stand in one buffer; they are sliced when it has its final place.
-	var ends [len(kinds)]int
+	var ends [len(rediskey.Kinds)]int
 	buf := strconv.AppendInt(c.buf[:0], r.px, 10)
 	digits := len(buf)
 	buf = append(buf, r.token...)
 	derived := sc.keys(r, mode) - 1
 	for i := range derived {
-		buf = derive(buf, r.o.prefix, kinds[i], r.key)
+		buf = rediskey.Derive(buf, r.o.prefix, rediskey.Kinds[i], r.key)
 		ends[i] = len(buf)
 	}
 	start := digits + len(r.token)
@@ -336,7 +337,7 @@ func (d *deployment) call(sc *script, r *request, mode string) *call {
 		args = append(args, modes[mode])
 		switch {
 		case d.cluster != nil:
-			c.channel = append(derive(nil, r.o.prefix, wakeKind, r.key), ':')
+			c.channel = append(rediskey.Derive(nil, r.o.prefix, rediskey.Wake, r.key), ':')
 			args = append(args, &c.channel, "SPUBLISH")
 		case d.channel != nil:
 			args = append(args, &d.channel)

@@ -9,11 +9,11 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/go-leasehold/leasehold/internal/rediskey"
+	"github.com/go-leasehold/leasehold/internal/redistest"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/go-leasehold/leasehold/internal/redistest"
 )
 
 // scriptCase is one run of one script. What it finds is arranged in the same EVAL, in front of it, so that both stand
@@ -129,8 +129,8 @@ func runScriptCases(t *testing.T, s scriptServer, sc *script, mode string, cases
 // scriptKeys are the keys of a lock by the letters that the scripts give them.
 func scriptKeys(key string) map[string]string {
 	keys := map[string]string{"K": key}
-	for i, kind := range kinds {
-		keys["QFGD"[i:i+1]] = string(derive(nil, "", kind, key))
+	for i, kind := range rediskey.Kinds {
+		keys["QFGD"[i:i+1]] = string(rediskey.Derive(nil, "", kind, key))
 	}
 	return keys
 }

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/rediskey"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -66,7 +67,7 @@ type subscription struct {
 func newWakes(client redis.UniversalClient, prefix, id string) *wakes {
 	w := &wakes{
 		client:  client,
-		channel: prefix + wakeChannel + id,
+		channel: prefix + rediskey.WakeChannel + id,
 		id:      id,
 		topics:  map[string]*topic{},
 		lines:   map[subscriber]*subscription{},
@@ -80,7 +81,7 @@ func (w *wakes) of(s *stay) string {
 	if w.cluster == nil {
 		return w.channel
 	}
-	return string(derive(nil, s.a.o.prefix, wakeKind, s.a.key)) + ":" + w.id
+	return string(rediskey.Derive(nil, s.a.o.prefix, rediskey.Wake, s.a.key)) + ":" + w.id
 }
 
 // enter has messages delivered to the stay if there is a subscription for them: a stay that is entered before its join is

@@ -16,12 +16,12 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/go-leasehold/leasehold/internal/rediskey"
+	"github.com/go-leasehold/leasehold/internal/redistest"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/go-leasehold/leasehold/internal/redistest"
 )
 
 func init() { logging.Disable() } // go-redis writes to stderr about every connection that a test breaks
@@ -72,7 +72,7 @@ func (w *world) take(key string, ttl time.Duration) {
 
 // line is who waits for the key, in order.
 func (w *world) line(key string) []string {
-	line := string(derive(nil, "", "line", key))
+	line := string(rediskey.Derive(nil, "", "line", key))
 	if !w.m.Exists(line) {
 		return nil
 	}

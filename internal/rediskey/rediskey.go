@@ -1,4 +1,5 @@
-package leasehold
+// Package rediskey names the keys that belong to a lock's key, so that all of them stand in the cluster slot of that key.
+package rediskey
 
 import (
 	"slices"
@@ -7,13 +8,13 @@ import (
 	"sync"
 )
 
-// slots is the number of hash slots of a Redis Cluster.
-const slots = 16384
+// Slots is the number of hash slots of a Redis Cluster.
+const Slots = 16384
 
 // reserved begins the name of every key that is derived from a lock's key, after the prefix.
 const reserved = "leasehold:"
 
-// derive names the key of the given kind that belongs to the lock key, in the same cluster slot.
+// Derive appends to buf the name of the key of the given kind that belongs to the lock key, in the same cluster slot.
 //
 // Redis hashes the text between the first '{' and the first '}' after it, or the whole key where there is
 // no such text. So there are three cases:
@@ -24,14 +25,14 @@ const reserved = "leasehold:"
 //	        whose slot is the key's stands for it
 //
 // The forms cannot meet: the first alone goes on with "::", the second alone has its only '}' at the end.
-// A prefix either has no braces or a whole tag of its own, which options.check sees to; the key, which
+// A prefix either has no braces or a whole tag of its own, which the check of the options ensures; the key, which
 // begins with the prefix too, then has the same tag.
-func derive(buf []byte, prefix, kind, key string) []byte {
+func Derive(buf []byte, prefix, kind, key string) []byte {
 	buf = append(buf, prefix...)
 	buf = append(buf, reserved...)
 	buf = append(buf, kind...)
 	switch {
-	case tagged(key):
+	case Tagged(key):
 		buf = append(buf, "::"...)
 		buf = append(buf, key...)
 	case strings.IndexByte(key, '}') < 0:
@@ -40,22 +41,22 @@ func derive(buf []byte, prefix, kind, key string) []byte {
 		buf = append(buf, '}')
 	default:
 		buf = append(buf, ":{"...)
-		buf = strconv.AppendUint(buf, uint64(slotTags()[slot(key)]), 10)
+		buf = strconv.AppendUint(buf, uint64(slotTags()[Slot(key)]), 10)
 		buf = append(buf, '}')
 		buf = append(buf, key...)
 	}
 	return buf
 }
 
-// tagged reports whether Redis hashes only a part of the key.
-func tagged(key string) bool {
+// Tagged reports whether Redis hashes only a part of the key.
+func Tagged(key string) bool {
 	open := strings.IndexByte(key, '{')
 	return open >= 0 && strings.IndexByte(key[open+1:], '}') > 0
 }
 
-// slot is the key's hash slot in a Redis Cluster.
-func slot(key string) int {
-	if tagged(key) {
+// Slot returns the key's hash slot in a Redis Cluster.
+func Slot(key string) int {
+	if Tagged(key) {
 		_, key, _ = strings.Cut(key, "{")
 		key, _, _ = strings.Cut(key, "}")
 	}
@@ -63,14 +64,14 @@ func slot(key string) int {
 	for i := range len(key) {
 		crc = crc16(crc, key[i])
 	}
-	return int(crc) % slots
+	return int(crc) % Slots
 }
 
 // slotTags has, for each slot, a number whose decimal digits hash to it.
-var slotTags = sync.OnceValue(func() *[slots]uint32 {
-	var tags [slots]uint32
-	for n, left := uint32(1), slots; left > 0; n++ {
-		if s := slot(strconv.FormatUint(uint64(n), 10)); tags[s] == 0 {
+var slotTags = sync.OnceValue(func() *[Slots]uint32 {
+	var tags [Slots]uint32
+	for n, left := uint32(1), Slots; left > 0; n++ {
+		if s := Slot(strconv.FormatUint(uint64(n), 10)); tags[s] == 0 {
 			tags[s] = n
 			left--
 		}
@@ -91,21 +92,25 @@ func crc16(crc uint16, b byte) uint16 {
 	return crc
 }
 
-// The kinds of derived keys, in the order of the scripts' KEYS behind the lock itself.
-var kinds = [...]string{"line", "fence", "marks", "undone"}
-
+// The kinds of derived keys.
 const (
-	// markKind is the kind of the key that holds a resource's high-water mark; see fencing.go.
-	markKind = "fenced"
-	// wakeKind is the kind of a channel; see wake.go. It is no key, but in a cluster it has a slot.
-	wakeKind = "wake"
-
-	wakeChannel = reserved + wakeKind + ":"
+	Line   = "line"   // the waiters of a lock, in order of arrival
+	Fence  = "fence"  // the fencing counter of a lock
+	Marks  = "marks"  // the heartbeats of the waiters
+	Undone = "undone" // the tombstones of cancelled attempts
+	Fenced = "fenced" // the highest fencing token that a resource has seen
+	Wake   = "wake"   // a channel, not a key: it tells waiters that a lock was handed to them
 )
 
-// looksDerived reports whether a name may be one that derive made, without a prefix.
-func looksDerived(name string) bool {
+// WakeChannel begins the name of a channel that belongs to no key, after the prefix.
+const WakeChannel = reserved + Wake + ":"
+
+// Kinds are the kinds of the keys that the scripts of a lock declare behind the lock itself, in that order.
+var Kinds = [...]string{Line, Fence, Marks, Undone}
+
+// Derived reports whether a name may be one that Derive made, without a prefix.
+func Derived(name string) bool {
 	rest, ok := strings.CutPrefix(name, reserved)
 	kind, _, named := strings.Cut(rest, ":")
-	return ok && named && (kind == markKind || slices.Contains(kinds[:], kind))
+	return ok && named && (kind == Fenced || slices.Contains(Kinds[:], kind))
 }
