@@ -51,11 +51,11 @@ func (l *Locker) shutDown() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeBound)
 	defer cancel()
 	errs = append(errs, releaseAll(ctx, leases)...)
-	l.calls.wait(ctx)
+	l.calls.Wait(ctx)
 	l.end() // whatever still repeats a clean-up gives up
 	last, stop := context.WithTimeout(context.Background(), time.Second)
 	defer stop()
-	l.calls.wait(last)
+	l.calls.Wait(last)
 	for _, x := range l.keeper.close(last) {
 		_ = x.end(&lossError{LossClosed, "redis did not confirm its release", ErrClosed})
 	}
@@ -99,54 +99,4 @@ func releaseAll(ctx context.Context, leases []*Lease) (errs []error) {
 	close(next)
 	all.Wait()
 	return errs
-}
-
-// calls counts what a Locker has under way, so that Close can wait for it: the calls of its users, and the clean-up that
-// they leave behind.
-type calls struct {
-	mu   sync.Mutex
-	n    int
-	idle chan struct{} // made by wait, closed by the last to leave
-}
-
-func (c *calls) enter() {
-	c.mu.Lock()
-	c.n++
-	c.mu.Unlock()
-}
-
-func (c *calls) leave() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.n--; c.n == 0 && c.idle != nil {
-		close(c.idle)
-		c.idle = nil
-	}
-}
-
-// background runs f beside the caller.
-func (c *calls) background(f func()) {
-	c.enter()
-	go func() {
-		defer c.leave()
-		f()
-	}()
-}
-
-// wait returns when nothing is under way, or with ctx.
-func (c *calls) wait(ctx context.Context) {
-	c.mu.Lock()
-	if c.n == 0 {
-		c.mu.Unlock()
-		return
-	}
-	if c.idle == nil {
-		c.idle = make(chan struct{})
-	}
-	idle := c.idle
-	c.mu.Unlock()
-	select {
-	case <-idle:
-	case <-ctx.Done():
-	}
 }

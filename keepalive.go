@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"sync"
 	"time"
+
+	"github.com/go-leasehold/leasehold/internal/inflight"
 )
 
 const (
@@ -36,7 +38,7 @@ type keeper struct {
 	answers []renewalAnswer
 	last    moment
 	closed  bool
-	ticks   calls
+	ticks   inflight.Group
 
 	turns []turn // only tick's
 }
@@ -167,7 +169,7 @@ func (k *keeper) close(ctx context.Context) []*Lease {
 	}
 	k.leases.slots, k.lanes, k.answers = nil, nil, nil
 	k.mu.Unlock()
-	k.ticks.wait(ctx)
+	k.ticks.Wait(ctx)
 	return left
 }
 
@@ -208,8 +210,8 @@ func (k *keeper) tick() {
 	}
 	k.ticking = true
 	k.fires = time.Time{}
-	k.ticks.enter()
-	defer k.ticks.leave()
+	k.ticks.Enter()
+	defer k.ticks.Leave()
 	for !k.closed {
 		now := k.l.now()
 		answers, due := k.take(now)

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/inflight"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -40,7 +41,7 @@ type Locker struct {
 	shutting atomic.Bool
 	shut     chan struct{} // closed when Close has ended
 	shutErr  error
-	calls    calls
+	calls    inflight.Group
 }
 
 // New returns a Locker on a single Redis, a primary with replicas, or a cluster. The client stays the caller's: it must
@@ -203,14 +204,14 @@ func (l *Locker) take(ctx context.Context, a *attempt, how acquireFunc, key stri
 	if err := l.prepare(a, key, ttl, opts); err != nil {
 		return nil, err
 	}
-	l.calls.enter()
-	defer l.calls.leave()
+	l.calls.Enter()
+	defer l.calls.Leave()
 	a.token = l.newToken(a.o.owner)
 	ctx = a.o.started(ctx, a.event(0))
 	x, woken, err := how(l, ctx, a)
 	if err == nil && !l.keeper.add(x) {
 		if r := x.r; a.op == "acquire" {
-			l.calls.background(func() { l.undo(r) })
+			l.calls.Go(func() { l.undo(r) })
 		}
 		x, err = nil, ErrClosed
 	}
@@ -346,7 +347,7 @@ func (l *Locker) discard(r request, err error, then func()) {
 	if errors.As(err, &replicas) {
 		undo()
 	} else {
-		l.calls.background(undo)
+		l.calls.Go(undo)
 	}
 }
 

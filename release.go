@@ -33,7 +33,7 @@ func (x *Lease) Release(ctx context.Context) error {
 	what, n, err := x.l.store.release(ctx, &x.r, x.releaseMode(), x.releaseBound())
 	err, again := x.releaseAnswered(what, n, err)
 	if again {
-		x.l.calls.background(x.releaseLater)
+		x.l.calls.Go(x.releaseLater)
 	}
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/inflight"
 	"github.com/go-leasehold/leasehold/internal/rediskey"
 	"github.com/redis/go-redis/v9"
 )
@@ -45,7 +46,7 @@ type sender struct {
 	flights int     // goroutines in flight
 	taken   time.Time
 	rescue  *time.Timer // runs while calls are queued
-	landed  calls
+	landed  inflight.Group
 }
 
 // call is one run of a script. It is made for one use and owns everything that is written for it.
@@ -191,7 +192,7 @@ func (s *sender) depart() {
 // launch starts a round trip. s.mu is held.
 func (s *sender) launch() {
 	s.flights++
-	s.landed.enter()
+	s.landed.Enter()
 	go s.fly()
 }
 
@@ -231,7 +232,7 @@ func (s *sender) unstick() {
 
 // flight sends what is queued, again and again, until nothing is.
 func (s *sender) flight() {
-	defer s.landed.leave()
+	defer s.landed.Leave()
 	growStack(0)
 	var one [1]*call
 	batch := one[:0]
@@ -325,7 +326,7 @@ func (c *call) astray(home redis.UniversalClient) bool {
 // to itself: those who shared it would wait for the replicas too.
 func (s *sender) postReplicated(c *call, to func() (redis.Cmdable, error)) {
 	c.with.Store(s)
-	s.landed.background(func() {
+	s.landed.Go(func() {
 		defer c.finish()
 		defer recovered([]*call{c})
 		client, err := to()
@@ -437,7 +438,7 @@ func recovered(calls []*call) {
 
 // close waits for the round trips under way.
 func (s *sender) close(ctx context.Context) bool {
-	s.landed.wait(ctx)
+	s.landed.Wait(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.rescue != nil {

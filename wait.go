@@ -127,7 +127,7 @@ func (l *Locker) wait(ctx context.Context, a *attempt) (*Lease, Wake, error) {
 		if err == nil && x == nil {
 			if s.stray {
 				r := a.request
-				l.calls.background(func() { l.undo(r) })
+				l.calls.Go(func() { l.undo(r) })
 			}
 			a.token = l.newToken(a.o.owner) // a stay that was over is never taken up again
 			reason = s.reason

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/inflight"
 	"github.com/go-leasehold/leasehold/internal/rediskey"
 	"github.com/redis/go-redis/v9"
 )
@@ -39,7 +40,7 @@ type wakes struct {
 	closed bool
 	topics map[string]*topic // by channel
 	lines  map[subscriber]*subscription
-	ended  calls // the goroutines
+	ended  inflight.Group // the goroutines
 }
 
 // topic is one channel and those who wait for its messages.
@@ -127,10 +128,10 @@ func (w *wakes) listen(ctx context.Context, s *stay) {
 		ctx, stop := context.WithCancel(context.Background())
 		t.line = &subscription{w: w, node: node, sharded: w.cluster != nil, stop: stop}
 		w.lines[node] = t.line
-		w.ended.background(func() { t.line.run(ctx) })
+		w.ended.Go(func() { t.line.run(ctx) })
 	case line.pubsub != nil:
 		pubsub := line.pubsub
-		w.ended.background(func() { _ = line.add(pubsub, channel) })
+		w.ended.Go(func() { _ = line.add(pubsub, channel) })
 	}
 }
 
@@ -160,9 +161,9 @@ func (w *wakes) close(ctx context.Context) {
 	w.mu.Unlock()
 	for _, pubsub := range open {
 		// Ends a read that is under way; waits for a subscribing that is, however long that may take.
-		w.ended.background(func() { _ = pubsub.Close() })
+		w.ended.Go(func() { _ = pubsub.Close() })
 	}
-	w.ended.wait(ctx)
+	w.ended.Wait(ctx)
 }
 
 // run keeps the subscription until nobody has waited for a while.

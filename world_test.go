@@ -237,9 +237,7 @@ func (p *party) requireEmpty() {
 	p.gates.mu.Lock()
 	assert.Empty(p.t, p.gates.keys, "gates")
 	p.gates.mu.Unlock()
-	p.calls.mu.Lock()
-	assert.Zero(p.t, p.calls.n, "calls")
-	p.calls.mu.Unlock()
+	assert.Zero(p.t, p.calls.Len(), "calls")
 }
 
 // kept is what the keeper has in hand.
@@ -269,7 +267,7 @@ func goroutines() (stacks []string) {
 
 var bubbleOf = regexp.MustCompile(`synctest bubble \d+\]`)
 
-var ours = regexp.MustCompile(`^created by github\.com/go-leasehold/leasehold\.\(\*(Locker|Lease|calls|sender|wakes|subscription|keeper)\)`)
+var ours = regexp.MustCompile(`^created by github\.com/go-leasehold/leasehold(/internal/inflight)?\.\(\*(Locker|Lease|Group|sender|wakes|subscription|keeper)\)`)
 
 // runOf matches the runs of a script, in one mode if any is given.
 func runOf(sc *script, modes ...string) func(redis.Cmder) bool {
