@@ -158,8 +158,9 @@ type sent int
 
 // deployment is a store of one Redis: a server, its replicas, or a cluster.
 type deployment struct {
-	*sender      // of the client as a whole
-	channel name // of wake messages, up to the id of the Locker that is woken; nil: the script knows it
+	*sender  // of the client as a whole
+	topology *topology
+	channel  name // of wake messages, up to the id of the Locker that is woken; nil: the script knows it
 
 	// A cluster's nodes each have a sender, so that a slow one holds up nobody but its own callers.
 	cluster *redis.ClusterClient // nil: not a cluster
@@ -169,7 +170,7 @@ type deployment struct {
 }
 
 func newDeployment(client redis.UniversalClient, prefix string) *deployment {
-	d := &deployment{sender: newSender(client)}
+	d := &deployment{sender: newSender(client), topology: newTopology(client)}
 	if prefix != "" {
 		d.channel = name(prefix + rediskey.WakeChannel)
 	}

@@ -1,0 +1,93 @@
+package leasehold
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// kind is what stands behind a client.
+type kind int
+
+const (
+	unknownKind kind = iota // somebody's own kind of client, which does not tell
+	oneServer               // a server, with replicas or without
+	clusterKind             // a Redis Cluster: it says itself which server has a key
+	ringKind                // servers that know nothing of each other, between which the client chooses by the key
+)
+
+// topology says which kind of Redis a client talks to, and which of its servers has a key. It never changes, and is safe for
+// concurrent use.
+//
+// It is found by what the client can do, not by its type: instrumentation and multi-tenant code wrap a client in a struct of
+// their own, which embeds go-redis's client or the interface. Commands go through the client as it was given, so its wrappers
+// and hooks see them; the topology is for what go-redis cannot route by itself: WAIT, subscriptions, and the choice of a queue.
+type topology struct {
+	kind kind
+	// Of a cluster or a ring: finds the server. It is the client's code, so it is called by node alone.
+	find   func(ctx context.Context, key string) (*redis.Client, error)
+	reload func(context.Context) // of a cluster: asks for the slots anew; nil: it cannot
+}
+
+// maxWrappers bounds the wrappers of a client that are looked through, so that one that wraps itself comes to an end.
+const maxWrappers = 32
+
+// newTopology finds the kind of a client. It sends nothing.
+func newTopology(client redis.UniversalClient) (t *topology) {
+	t = &topology{}
+	defer func() {
+		if recover() != nil { // a wrapper that cannot even be unwrapped, such as a nil one, says nothing
+			t = &topology{}
+		}
+	}()
+	for range maxWrappers {
+		switch c := client.(type) {
+		case interface {
+			MasterForKey(context.Context, string) (*redis.Client, error)
+		}:
+			t.kind, t.find = clusterKind, c.MasterForKey
+			if r, ok := client.(interface{ ReloadState(context.Context) }); ok {
+				t.reload = r.ReloadState
+			}
+			return t
+		case interface {
+			GetShardClientForKey(string) (*redis.Client, error)
+		}:
+			t.kind = ringKind
+			t.find = func(_ context.Context, key string) (*redis.Client, error) { return c.GetShardClientForKey(key) }
+			return t
+		case interface{ Options() *redis.Options }:
+			t.kind = oneServer
+			return t
+		case interface{ Unwrap() redis.UniversalClient }:
+			client = c.Unwrap()
+		default:
+			return t
+		}
+	}
+	return t
+}
+
+// many reports whether keys are spread over several servers, each with a client of its own.
+func (t *topology) many() bool { return t.find != nil }
+
+var errNoNode = errors.New("the redis client names no server for the key")
+
+// node returns the client of the server that has the key, of a cluster or a ring. A cluster client that does not know the slots
+// yet asks for them, and may take as long as its own timeouts allow; otherwise nothing is sent. A panic of the client is an error.
+func (t *topology) node(ctx context.Context, key string) (c *redis.Client, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			c, err = nil, fmt.Errorf("the redis client panicked: %v", p)
+		}
+	}()
+	if !t.many() {
+		return nil, errNoNode
+	}
+	if c, err = t.find(ctx, key); err == nil && c == nil {
+		err = errNoNode
+	}
+	return c, err
+}
