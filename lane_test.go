@@ -21,7 +21,7 @@ func TestLeaseHeap(t *testing.T) {
 	for range 1000 {
 		switch n := h.len(); {
 		case n == 0 || n < 100 && r.IntN(5) < 2:
-			x := new(Lease)
+			x := new(lease).seal()
 			at[x] = r.Int64N(100)
 			h.push(at[x], x)
 		case r.IntN(2) == 0:

@@ -29,8 +29,15 @@ func margin(ttl time.Duration) time.Duration { return max(2*time.Millisecond, tt
 
 // Lease is one acquisition of one key. It is held until it is released or lost, and never taken up again; see
 // the package comment for its states. A Lease is safe for concurrent use and may be passed between goroutines:
-// whoever has it owns the lock. A nil Lease is not held, and its methods say so without a panic.
-type Lease struct {
+// whoever has it owns the lock. A nil Lease is not held, and its methods say so without a panic. It may be printed in any way:
+// that shows neither its token nor more than an instant.
+type Lease struct{ *sealed }
+
+// lease is the state of a Lease.
+type lease struct {
+	outer Lease // it points to inner, and that to this lease; see print.go
+	inner sealed
+
 	l     *Locker
 	r     request
 	ttl   time.Duration

@@ -260,7 +260,7 @@ func (l *Locker) try(ctx context.Context, a *attempt) (*Lease, Wake, error) {
 
 // lease makes the Lease of an attempt that was won by a call begun at that moment.
 func (l *Locker) lease(a *attempt, begun moment, fence int64) *Lease {
-	x := &Lease{l: l, r: a.request, ttl: a.ttl, fence: fence, begun: begun, busy: a.busy}
+	x := (&lease{l: l, r: a.request, ttl: a.ttl, fence: fence, begun: begun, busy: a.busy}).seal()
 	x.auto = a.auto
 	x.extend(begun)
 	x.due = x.nextDue(begun, false)

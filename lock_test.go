@@ -162,7 +162,7 @@ func TestTheMarginIsTakenOff(t *testing.T) {
 		assert.Equal(t, tt.margin, margin(tt.ttl), tt.ttl)
 	}
 	begun := moment{time.Unix(1000, 0), time.Unix(1000, 0).UnixNano()}
-	x := &Lease{ttl: 1200 * time.Millisecond, r: request{o: &options{}}}
+	x := (&lease{ttl: 1200 * time.Millisecond, r: request{o: &options{}}}).seal()
 	x.extend(begun)
 	assert.Equal(t, 1188*time.Millisecond, x.deadline.Sub(begun.Time))
 	assert.Equal(t, int64(1188*time.Millisecond), x.deadline.wall-begun.wall)

@@ -1,0 +1,82 @@
+package leasehold
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+)
+
+// How leases are printed: without the token, which is a proof of ownership, and without a race with the keeper, which changes the lease meanwhile. The
+// methods of this file do that wherever fmt calls them. fmt does not call them for a field that is not exported, in a struct of
+// the user's: it then prints by reflection, and follows a pointer if the verb does not suit one (as %s does not). It never
+// follows two pointers, so two lie between a Lease and its state.
+
+// sealed is what keeps fmt out.
+type sealed struct{ *lease }
+
+// seal makes the Lease of a state, in the place that the state has for both.
+func (s *lease) seal() *Lease {
+	s.inner = sealed{s}
+	s.outer = Lease{&s.inner}
+	return &s.outer
+}
+
+// String says which lease it is and how it stands:
+//
+//	lease "invoice:7" (fencing token 42, held until 2026-01-02T15:04:05.678Z)
+func (x *Lease) String() string {
+	if x == nil {
+		return "<nil>"
+	}
+	return fmt.Sprintf("lease %q (fencing token %d, %s)", x.r.key, x.fence, x.standing())
+}
+
+// standing says how the lease stands, as it was noted last: printing a lease does not end it.
+func (x *Lease) standing() string {
+	x.mu.Lock()
+	err, until, trouble := x.err, x.deadline.Time, x.trouble
+	x.mu.Unlock()
+	if err != nil {
+		return strings.TrimPrefix(reason(err).Error(), "lease ")
+	}
+	s := "held until " + until.Format("2006-01-02T15:04:05.000Z07:00")
+	if trouble != nil {
+		s += ", in jeopardy: " + trouble.Error()
+	}
+	return s
+}
+
+// GoString returns the same as String, for %#v: there is no Go expression for a lease.
+func (x *Lease) GoString() string { return x.String() }
+
+// Format prints String with any verb that suits a string. It is there for the others, with which fmt would print the fields.
+func (x *Lease) Format(f fmt.State, verb rune) { format(f, verb, x.String()) }
+
+// LogValue returns what String says as a group of attributes, named as in the lines of [WithLogger].
+func (x *Lease) LogValue() slog.Value {
+	if x == nil {
+		return slog.AnyValue(nil)
+	}
+	return slog.GroupValue(
+		slog.String("key", x.r.key),
+		slog.Int64("fencing_token", x.fence),
+		slog.String("owner", x.r.o.owner),
+		slog.String("state", x.standing()))
+}
+
+// Format prints what the Locker has in hand. Without it fmt would read fields that calls and the keeper change.
+func (l *Locker) Format(f fmt.State, verb rune) {
+	text := "<nil>"
+	if l != nil {
+		text = fmt.Sprintf("locker (%d leases held, %d acquires waiting)", l.keeper.len(), l.stats.waiting.Load())
+	}
+	format(f, verb, text)
+}
+
+// format prints a text as fmt prints strings, but for %#v without quotes.
+func format(f fmt.State, verb rune, text string) {
+	if verb == 'v' {
+		verb = 's'
+	}
+	fmt.Fprintf(f, fmt.FormatString(f, verb), text)
+}
