@@ -14,7 +14,7 @@ const closeBound = 5 * time.Second
 // Close ends the Locker: no lock can be taken any more ([ErrClosed]), waits end with ErrClosed, and the contexts of all
 // leases end with it. Leases that WithLock holds are kept, and renewed, until their functions have returned, at most 5 s;
 // then everything is released and every goroutine of the Locker ends, within 6 s more. What remains, since a function did
-// not return or Redis did not answer, is named in the error, is lost for its holder, and goes with its TTL.
+// not return or Redis did not answer, is named in the error, has ended for its holder, and goes with its TTL.
 // Close may be called at any time, repeatedly and by several; all calls wait, and return the same.
 func (l *Locker) Close() error {
 	if l.shutting.CompareAndSwap(false, true) {
@@ -57,7 +57,7 @@ func (l *Locker) shutDown() error {
 	defer stop()
 	l.calls.Wait(last)
 	for _, x := range l.keeper.close(last) {
-		_ = x.end(&lossError{LossClosed, "redis did not confirm its release", ErrClosed})
+		_ = x.end(&lossError{LossClosed, "it was not released in time", ErrClosed})
 	}
 	if l.wakes != nil {
 		l.wakes.close(last)

@@ -202,6 +202,28 @@ func TestCloseWaitsForTheFunctionsOfWithLockAndKeepsTheirLocks(t *testing.T) {
 	})
 }
 
+// The lease has ended by then for its holder.
+func TestCloseWaitsForAReleaseThatIsUnderWayAndForItsRepetition(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		broken := p.fault.Next(1, runOf(releaseScript))
+		broken.Delay(time.Second)
+		broken.Fail(errNetwork)
+		ended := make(chan struct{})
+		go func() {
+			assert.NoError(t, p.WithLock(t.Context(), "k", time.Minute, func(_ context.Context, x *Lease) error {
+				go func() { <-x.Done(); close(ended) }()
+				return nil
+			}))
+		}()
+		<-ended
+		require.NoError(t, p.Close())
+		assert.Empty(t, w.owner("k"), "it did not wait")
+		synctest.Wait()
+		assert.Empty(t, goroutines())
+	})
+}
+
 func TestCloseDoesNotWaitForEverForAFunction(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		p := w.party()
@@ -227,6 +249,8 @@ func TestCloseDoesNotWaitForEverForAFunction(t *testing.T) {
 		for range 2 {
 			require.ErrorIs(t, <-result, ErrLost)
 		}
+		require.Len(t, p.heard("lost"), 2)
+		assert.Equal(t, LossClosed, p.heard("lost")[0].Loss)
 	})
 }
 
@@ -252,12 +276,12 @@ func TestCloseIsBoundedWhenRedisDoesNotAnswer(t *testing.T) {
 				require.ErrorIs(t, (<-wait).err, ErrClosed)
 				for _, x := range leases { // nobody watches them any more
 					awaitEnd(x)
-					require.ErrorIs(t, x.Err(), ErrLost)
+					require.ErrorIs(t, x.Err(), ErrReleased)
 					assert.False(t, x.Valid())
 					_ = x.Release(t.Context())
 				}
-				assert.Len(t, p.heard("lost"), len(leases))
-				assert.Equal(t, LossClosed, p.heard("lost")[0].Loss)
+				assert.Len(t, p.heard("released"), len(leases))
+				assert.EqualValues(t, len(leases), p.Stats().Unclean)
 				p.wire.Pass()
 				time.Sleep(time.Minute)
 				assert.Empty(t, w.owner("7"))

@@ -19,7 +19,8 @@
 //	held or jeopardy ── the deadline came, or Redis said "not yours" ──> lost
 //
 // A lease in jeopardy is still trusted, until its deadline; it is for [Hooks] and the log. Released and lost are final, and
-// [Lease.Done], [Lease.Err] and the contexts of [Lease.Context] and WithLock tell them at once. No lease is ever taken
+// [Lease.Done], [Lease.Err] and the contexts of [Lease.Context] and WithLock tell them at once. A lease is released from the call
+// of Release on: its holder has let go. What became of the key is what Release returns. No lease is ever taken
 // up again: the next acquisition is another [Lease], with a token and a fencing token of its own.
 //
 // # The deadline

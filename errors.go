@@ -22,7 +22,7 @@ var (
 	// ErrLost: the lease is not ours any more, or can no longer be trusted to be. It is final.
 	ErrLost = errors.New("lease lost")
 
-	// ErrReleased: the lease was given back by Release, by WithLock or by Close.
+	// ErrReleased: the holder has let go of the lease, by Release, by WithLock's end or by Close.
 	ErrReleased = errors.New("lease released")
 
 	// ErrStale: the resource has seen a higher fencing token, so this holder's lease is over.

@@ -19,9 +19,12 @@ type Hooks struct {
 	GaveUp   func(ctx context.Context, e Event) // an acquire ended without a lease
 	Renewed  func(e Event)                      // by hand or in the background
 	Jeopardy func(e Event)                      // the first renewal that failed or is late after one that did not
-	Lost     func(e Event)                      // the lease ended without being released
-	// Released: the lease was released, or a release failed. The lease has ended if it was clean or the reason matches
-	// ErrReleased; otherwise another Released or a Lost follows.
+	// Lost or Released is called once for every lease. Lost: it ended without being released, or its release found that the key
+	// was gone or somebody else's.
+	Lost func(e Event)
+	// Released: the holder has let go. If the release is not clean, either the reason matches ErrReleased: it was sent twice, and
+	// the key was gone at the second answer. Or the release failed: it is repeated in the background, and the key is gone after
+	// its TTL at the latest.
 	Released func(e Event)
 }
 
@@ -35,9 +38,9 @@ type Event struct {
 	Looks  int           // Acquired, GaveUp: commands sent for it
 	Woken  Wake          // Acquired: what led to the last look
 
-	Held  time.Duration // Lost, Released: since the acquire was sent
+	Held  time.Duration // Lost, Released: from the sending of the acquire to the end of the lease
 	Loss  Loss          // Lost: the kind of reason
-	Clean bool          // Released: Redis confirmed that the key was ours and is gone
+	Clean bool          // Released: Redis confirmed that the key was ours and has been given up
 	Err   error         // GaveUp, Jeopardy, Lost, a release that is not clean: the reason
 }
 
@@ -61,7 +64,7 @@ const (
 	LossRenewals Loss = "renewals failed" // what was tried failed until the time was over
 	LossMaxHold  Loss = "max hold"        // WithMaxHold allows no more
 	LossGone     Loss = "gone"            // Redis said that the key is gone or somebody else's
-	LossClosed   Loss = "closed"          // Redis had not confirmed its release when Close gave up
+	LossClosed   Loss = "closed"          // WithLock's function had not returned when Close gave up
 )
 
 // event begins an Event of the attempt or lease.

@@ -389,7 +389,7 @@ func (k *keeper) answered(a renewalAnswer, now moment) {
 
 // renewable reports whether the lease is to be renewed at all. x.mu is held.
 func (x *Lease) renewable() bool {
-	return x.auto && x.err == nil && !x.releasing && !x.capped() && (x.busy || !x.l.isClosed())
+	return x.auto && x.err == nil && !x.capped() && (x.busy || !x.l.isClosed())
 }
 
 // wanting reports whether it is time for a renewal. x.mu is held.

@@ -243,6 +243,9 @@ func TestOneSlowKeyDoesNotDelayTheOthersPastTheirTime(t *testing.T) {
 			assert.True(t, x.Valid(), x.Key())
 		}
 		assert.LessOrEqual(t, l.Stats().Lost, int64(1))
+		s.mu.Lock()
+		s.slow = "" // or the releases of Close that share its round trip come too late
+		s.mu.Unlock()
 	})
 }
 

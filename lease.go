@@ -46,17 +46,14 @@ type lease struct {
 	busy  bool   // it is WithLock's
 	stray bool   // a copy of its acquire may still be on its way
 
-	mu        sync.Mutex // guards what follows; never held across a Redis call, a hook or a send
-	deadline  moment     // end of trust
-	err       error      // nil while held; then why it ended, once and for all
-	releasing bool       // Release was called: no renewal is sent any more
-	settled   bool       // a release was answered: no release is sent any more
-	releases  sent       // how often a release may have been written
-	unheard   int        // releases whose outcome is not known yet
-	failed    bool       // the last release failed
-	trouble   error      // why the last renewal failed; nil: held, else: in jeopardy
-	renewal              // the automatic one; see keepalive.go
-	waiters   bool       // somebody waits, as far as a renewal told
+	mu        sync.Mutex    // guards what follows; never held across a Redis call, a hook or a send
+	deadline  moment        // end of trust
+	err       error         // nil while held; then why it ended for its holder, once and for all
+	held      time.Duration // then: from its acquire to its end
+	releases  releases      // what became of the key then; see release.go
+	trouble   error         // why the last renewal failed; nil: held, else: in jeopardy
+	renewal                 // the automatic one; see keepalive.go
+	waiters   bool          // somebody waits, as far as a renewal told
 	done      chan struct{}
 	contended chan struct{}
 	contexts  []*leaseContext
@@ -109,7 +106,8 @@ func (x *Lease) ValidUntil() time.Time {
 // its resource can refuse it then.
 func (x *Lease) Valid() bool { return x != nil && x.check() == nil }
 
-// Err returns nil while the lease is held, and then an error that matches [ErrLost] or [ErrReleased] and says why.
+// Err returns nil while the lease is held, and then an error that matches [ErrLost] or [ErrReleased] and says why. The first
+// reason stays: a lease whose key turns out to be gone when it is released was released, and Release says what it found.
 func (x *Lease) Err() error {
 	if x == nil {
 		return errNilLease
@@ -127,9 +125,6 @@ func (x *Lease) check() error { return x.checkAt(x.l.now()) }
 func (x *Lease) checkAt(now moment) error {
 	x.mu.Lock()
 	err, over := x.err, x.deadline.reached(now)
-	if err == nil && x.releasing && !over {
-		err = ErrReleased
-	}
 	x.mu.Unlock()
 	if err == nil && over {
 		return x.end(x.overdue())
@@ -150,8 +145,8 @@ func (x *Lease) overdue() error {
 	return lost(LossExpired, "its time ran out")
 }
 
-// Done returns a channel that is closed when the lease is lost or released; at its deadline by a timer, whatever
-// the network does. [Lease.Err] then says which.
+// Done returns a channel that is closed when the lease is lost, at its deadline by a timer, whatever the network does; or when
+// Release is called. [Lease.Err] then says which.
 func (x *Lease) Done() <-chan struct{} {
 	if x == nil {
 		return closedChan
@@ -308,8 +303,9 @@ func (x *Lease) renewed(now, begun moment, waiters int, err error) error {
 		return over
 	}
 	if err == nil && waiters < 0 {
-		x.settle()
-		return x.end(lost(LossGone, "the key is gone or somebody else's"))
+		loss := lost(LossGone, "the key is gone or somebody else's")
+		x.settle(loss)
+		return x.end(loss)
 	}
 	x.l.stats.renewed(err)
 	if err != nil {
@@ -367,18 +363,17 @@ func (x *Lease) end(reason error) error {
 		return x.err
 	}
 	x.err = &Error{Op: "hold", Key: x.r.key, Err: reason}
+	x.held = time.Since(x.begun.Time)
+	loss, isLost := reason.(*lossError)
+	x.releases.told = isLost // otherwise the release tells it
 	if x.done != nil {
 		close(x.done)
 	}
 	x.mu.Unlock()
 	x.l.keeper.remove(x)
 	x.endContexts(x.err)
-	if loss, ok := reason.(*lossError); ok {
-		e := x.r.event(x.fence)
-		e.Held, e.Loss, e.Err = time.Since(x.begun.Time), loss.loss, reason
-		x.l.stats.lost()
-		x.r.o.hook(onLost, e)
-		x.r.o.log(slog.LevelError, "leasehold: lease lost", e)
+	if isLost {
+		x.tell(x.lossEvent(loss))
 	}
 	return x.err
 }
@@ -393,17 +388,19 @@ func (x *Lease) run(ctx context.Context, fn func(context.Context, *Lease) error)
 	inner, cancel := x.Context(ctx)
 	defer cancel()
 	defer func() {
-		over := x.check()
-		if released := x.Release(context.WithoutCancel(ctx)); over == nil && errors.Is(released, ErrLost) {
-			over = released
-		}
-		if over == nil || !errors.Is(over, ErrLost) {
+		released := x.Release(context.WithoutCancel(ctx))
+		if !errors.Is(released, ErrLost) {
 			return // fn had the lock to its end; how the release went is for the hooks and the log
 		}
-		if over = x.fail("hold", over); err != nil {
-			over = errors.Join(err, over)
+		over := x.Err()
+		if !errors.Is(over, ErrLost) {
+			over = x.fail("hold", released)
 		}
-		err = over
+		if err == nil {
+			err = over
+		} else if !errors.Is(err, reason(over)) { // else fn has returned that very loss
+			err = errors.Join(err, over)
+		}
 	}()
 	return fn(inner, x)
 }

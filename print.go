@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// How leases are printed: without the token, which is a proof of ownership, and without a race with the keeper, which changes the lease meanwhile. The
-// methods of this file do that wherever fmt calls them. fmt does not call them for a field that is not exported, in a struct of
-// the user's: it then prints by reflection, and follows a pointer if the verb does not suit one (as %s does not). It never
-// follows two pointers, so two lie between a Lease and its state.
+// How leases are printed: without the token, which is a proof of ownership, and without a race with the keeper, which changes
+// the lease meanwhile. The methods of this file see to that wherever fmt calls them. fmt does not call them for a field that is
+// not exported, in a struct of the user's: it then prints by reflection, and follows a pointer if the verb does not suit one
+// (as %s does not). It never follows two pointers, so two lie between a Lease and its state.
 
 // sealed is what keeps fmt out.
 type sealed struct{ *lease }

@@ -10,52 +10,181 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Release gives the lock back, to the first waiter if there is one. It may be called again and again: after a success it
-// returns nil and sends nothing.
+// Release gives the lock back, to the first waiter if there is one. From the call on the lease has ended for its holder: it is
+// neither valid nor renewed, [Lease.Done] is closed, its contexts end, and [Lease.Err] matches [ErrReleased]. What Release
+// returns is what became of the key. It may be called again and again: after a success it returns nil and sends nothing.
 //
 // A context that has ended already does not stop it; Release then has a bound of its own, no longer than what is left of
 // the lease. A context that ends during the call ends the wait for the answer.
 //
-// An error that matches [ErrLost] says that the lease did not last until now. After any other error, of the context or of
-// Redis, the key may live until its TTL has passed: the lease is not renewed any more and not valid, Release may be
-// called again, and goes on by itself in the background while that is of use. If go-redis had to send the release twice and the second
-// answer was "not yours", the first has done it: the lease is released, and the Released hook hears that it is not clean.
+// An error that matches [ErrLost] says that the lease had been lost before, or that Redis answered that the key was gone or
+// somebody else's. After any other error, of the context or of Redis, the key may live until its TTL has passed: Release may be
+// called again, and goes on by itself in the background while that is of use. If go-redis had to send the release twice and the
+// second answer was "not yours", the first has done it; the Released hook hears that the release was not clean.
 func (x *Lease) Release(ctx context.Context) error {
 	if x == nil {
 		return errNilLease
 	}
-	if sent, err := x.beginRelease(); !sent {
-		return err
-	}
+	_ = x.check()
+	x.l.calls.Enter() // before the lease ends: Close waits for that, and then for the releases under way
+	_ = x.end(ErrReleased)
+	x.l.keeper.withdraw(x)
 	if ctx.Err() != nil {
 		ctx = context.WithoutCancel(ctx)
 	}
-	what, n, err := x.l.store.release(ctx, &x.r, x.releaseMode(), x.releaseBound())
-	err, again := x.releaseAnswered(what, n, err)
-	if again {
+	e, err, again := x.sendRelease(ctx, x.releaseBound())
+	if again && x.repeats(true) {
 		x.l.calls.Go(x.releaseLater)
 	}
+	x.l.calls.Leave()
+	x.tell(e)
 	return err
 }
 
-// beginRelease ends all renewing, and reports false with Release's result if there is nothing to send.
-func (x *Lease) beginRelease() (bool, error) {
-	_ = x.check()
+// releaseLater repeats a release while the key can be there.
+func (x *Lease) releaseLater() {
+	defer x.repeats(false)
+	x.l.retry(time.Until(x.ValidUntil())+margin(x.ttl)+x.r.o.lockDelay, func(ctx context.Context) bool {
+		e, _, again := x.sendRelease(ctx, callBound)
+		x.tell(e)
+		return !again
+	})
+}
+
+// sendRelease sends one release, unless it is known what became of the key. It returns the event that is to be told, Release's
+// result, and whether sending another one is of use.
+func (x *Lease) sendRelease(ctx context.Context, bound time.Duration) (e Event, result error, again bool) {
+	log := &x.releases
 	x.mu.Lock()
-	if x.settled {
-		err := x.err
-		x.mu.Unlock()
-		if errors.Is(err, ErrReleased) {
-			return false, nil
-		}
-		return false, x.fail("release", err)
+	settled := log.settled
+	if !settled {
+		log.open++
+		log.written++ // counted before: of two at once, the later must not take the earlier's work for a loss
 	}
-	x.releasing = true
-	x.unheard++
-	x.releases++ // counted before: of two at once, the later must not take the earlier's work for a loss
 	x.mu.Unlock()
-	x.l.keeper.withdraw(x)
-	return true, nil
+	var what int
+	var n sent
+	var err error
+	if !settled {
+		what, n, err = x.l.store.release(ctx, &x.r, x.releaseMode(), bound)
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !settled {
+		again = log.answered(what, n, err)
+	}
+	return x.ending(err), x.released(err), again
+}
+
+// releases is what is known of a lease's releases. The lease's mutex guards it.
+type releases struct {
+	open    int   // sent and not answered
+	written sent  // how often one may have been written to a connection
+	settled bool  // it is known what became of the key: no release is sent any more
+	clean   bool  // settled: an answer says that the key was ours and is gone
+	lost    error // settled: the key was not ours; nil: it was
+	told    bool  // the hooks have heard how the lease ended
+	repeats bool  // one is repeated in the background
+}
+
+// answered takes in the answer to one release, and reports whether sending another one is of use.
+func (log *releases) answered(what int, n sent, err error) (again bool) {
+	var server redis.Error
+	if err != nil && n == 1 && errors.As(err, &server) {
+		n = 0 // refused: that write has certainly done nothing
+	}
+	log.open--
+	log.written += n - 1
+	switch {
+	case log.settled:
+	case err != nil:
+		return n > 0 || transient(err)
+	case what == releasedLock:
+		log.settled, log.clean = true, true
+	case log.written == 1:
+		log.settled, log.lost = true, lost(LossGone, "at its release the key was gone or somebody else's")
+	case log.open == 0: // else the one that did it has yet to be heard
+		log.settled = true
+	}
+	return false
+}
+
+// released is the result of a release that met err. x.mu is held.
+func (x *Lease) released(err error) error {
+	over := reason(x.err)
+	if over == ErrReleased {
+		over = x.releases.lost
+	}
+	switch {
+	case over != nil && err != nil:
+		return x.fail("release", fmt.Errorf("%w: %w", over, err))
+	case over != nil:
+		return x.fail("release", over)
+	case err != nil:
+		return x.fail("release", fmt.Errorf("the key may live until its ttl has passed: %w", err))
+	}
+	return nil
+}
+
+// ending is the event that tells how the lease ended, as far as a release that met err knows; the zero Event if that was told,
+// or if another release will know more. x.mu is held.
+func (x *Lease) ending(err error) (e Event) {
+	log := &x.releases
+	if log.told || !log.settled && log.open > 0 {
+		return e
+	}
+	log.told = true
+	if loss, ok := log.lost.(*lossError); ok {
+		return x.lossEvent(loss)
+	}
+	e = x.r.event(x.fence)
+	e.Held, e.Clean, e.Err = x.held, log.clean, err
+	if log.settled && !log.clean {
+		e.Err = errUnconfirmed
+	}
+	return e
+}
+
+var errUnconfirmed = fmt.Errorf("%w: sent twice, and gone at the second answer", ErrReleased)
+
+// lossEvent is the event of a lease that was lost.
+func (x *Lease) lossEvent(loss *lossError) Event {
+	e := x.r.event(x.fence)
+	e.Held, e.Loss, e.Err = x.held, loss.loss, loss
+	return e
+}
+
+// tell tells the counters, the hooks and the log how the lease ended. Every lease has one such event; the zero Event is none.
+func (x *Lease) tell(e Event) {
+	switch {
+	case e.Key == "":
+	case e.Loss != "":
+		x.l.stats.lost()
+		x.r.o.hook(onLost, e)
+		x.r.o.log(slog.LevelError, "leasehold: lease lost", e)
+	default:
+		x.l.stats.released(e.Clean)
+		x.r.o.hook(onReleased, e)
+		if e.Err != nil && e.Err != errUnconfirmed {
+			x.r.o.log(slog.LevelWarn, "leasehold: release failed", e)
+		}
+	}
+}
+
+// repeats notes whether a release is repeated in the background, and reports whether that is news.
+func (x *Lease) repeats(yes bool) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	news := x.releases.repeats != yes
+	x.releases.repeats = yes
+	return news
+}
+
+// settle notes that the key is not ours any more, so that no release need be sent.
+func (x *Lease) settle(loss error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.releases.settled, x.releases.lost = true, loss
 }
 
 // releaseMode is how the lease is released. An acquire that arrived after the release would take the lock for a whole TTL,
@@ -75,79 +204,3 @@ func (x *Lease) releaseBound() time.Duration {
 
 // minRelease: a lease that is over is released all the same, for the sake of those who wait out its key.
 const minRelease = 100 * time.Millisecond
-
-// releaseAnswered takes in the outcome of a release and makes it Release's result. It reports whether sending it again is
-// of use.
-func (x *Lease) releaseAnswered(what int, n sent, err error) (_ error, again bool) {
-	var server redis.Error
-	if err != nil && errors.As(err, &server) && n == 1 {
-		n = 0 // refused: that write has certainly done nothing
-	}
-	x.mu.Lock()
-	x.releases += n - 1
-	x.unheard--
-	e := x.r.event(x.fence)
-	e.Held, e.Err = time.Since(x.begun.Time), err
-	ours := what == releasedLock || x.releases > 1
-	// Of several releases one is told, and of a failure's repetitions the first.
-	told := x.settled || err != nil && x.failed
-	x.failed = err != nil
-	if err == nil && what != releasedLock && x.unheard > 0 {
-		told = true // the one that did it has yet to be heard
-	} else if err == nil {
-		x.settled = true
-		e.Clean = what == releasedLock
-		if !e.Clean {
-			e.Err = errUnconfirmed
-		}
-	}
-	x.mu.Unlock()
-
-	over := x.check()
-	switch {
-	case err != nil:
-		again = n > 0 || transient(err)
-	case ours:
-		over = x.end(ErrReleased)
-	default:
-		over = x.end(lost(LossGone, "at its release the key was gone or somebody else's"))
-	}
-	if errors.Is(over, ErrLost) { // which was told
-		if err != nil {
-			over = fmt.Errorf("%w: %w", reason(over), err)
-		}
-		return x.fail("release", over), again
-	}
-	if !told {
-		x.l.stats.released(e.Clean)
-		x.r.o.hook(onReleased, e)
-	}
-	if err == nil {
-		return nil, false
-	}
-	if !told {
-		x.r.o.log(slog.LevelWarn, "leasehold: release failed", e)
-	}
-	return x.fail("release", fmt.Errorf("the key may live until its ttl has passed: %w", err)), again
-}
-
-var errUnconfirmed = fmt.Errorf("%w: sent twice, and gone at the second answer", ErrReleased)
-
-// releaseLater repeats a release while the key can be there.
-func (x *Lease) releaseLater() {
-	x.l.retry(time.Until(x.ValidUntil())+margin(x.ttl)+x.r.o.lockDelay, func(ctx context.Context) bool {
-		if sent, _ := x.beginRelease(); !sent {
-			return true
-		}
-		what, n, err := x.l.store.release(ctx, &x.r, x.releaseMode(), callBound)
-		_, again := x.releaseAnswered(what, n, err)
-		return !again
-	})
-}
-
-// settle notes that no release need be sent any more.
-func (x *Lease) settle() {
-	x.mu.Lock()
-	x.settled = true
-	x.mu.Unlock()
-}

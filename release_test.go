@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -64,6 +65,76 @@ func TestAReleaseThatIsCutShortGoesOnByItself(t *testing.T) {
 	}
 }
 
+// The holder has let go when it calls Release, whatever becomes of the call.
+func TestFromTheCallOfReleaseOnTheLeaseHasEnded(t *testing.T) {
+	nothing := func() {}
+	for name, release := range map[string]func(w *world, p *party) (done func()){
+		"while it is under way": func(_ *world, p *party) func() { return p.fault.Next(1, runOf(releaseScript)).Hold().Release },
+		"when it was refused": func(_ *world, p *party) func() {
+			p.fault.Every(runOf(releaseScript)).Fail(serverSays("NOPERM no"))
+			return nothing
+		},
+		"when Redis is away":          func(_ *world, p *party) func() { p.wire.Refuse(); return p.wire.Pass },
+		"when nothing is answered":    func(_ *world, p *party) func() { p.wire.BlackHole(); return p.wire.Pass },
+		"when it was done":            func(*world, *party) func() { return nothing },
+		"when the key had been taken": func(w *world, _ *party) func() { w.take("k", time.Minute); return nothing },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, w *world) {
+				p := w.party()
+				x := p.keeps("k", 10*time.Second)
+				inner, cancel := x.Context(t.Context())
+				defer cancel()
+				var renewals atomic.Int32
+				p.fault.Every(func(cmd redis.Cmder) bool {
+					if runOf(renewScript)(cmd) {
+						renewals.Add(1)
+					}
+					return false
+				}).Delay(0)
+				goOn := release(w, p)
+				done := make(chan error, 1)
+				go func() { done <- x.Release(t.Context()) }()
+				synctest.Wait()
+
+				<-x.Done()
+				require.ErrorIs(t, x.Err(), ErrReleased)
+				require.ErrorIs(t, context.Cause(inner), ErrReleased)
+				later, cancel := x.Context(t.Context())
+				defer cancel()
+				require.ErrorIs(t, context.Cause(later), ErrReleased)
+				assert.False(t, x.Valid())
+				require.ErrorIs(t, x.Renew(t.Context()), ErrReleased)
+				require.ErrorIs(t, x.EnsureFor(t.Context(), time.Second), ErrReleased)
+				assert.Zero(t, p.Stats().Held)
+
+				time.Sleep(5 * time.Second)
+				goOn()
+				<-done
+				time.Sleep(20 * time.Second) // its deadline passes, and is no loss
+				require.ErrorIs(t, x.Err(), ErrReleased)
+				assert.Zero(t, renewals.Load())
+				assert.Equal(t, 1, len(p.heard("lost"))+len(p.heard("released")), "an end is told once")
+			})
+		})
+	}
+}
+
+func TestAReleaseThatIsCalledAgainAndAgainIsRepeatedByOne(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		x, err := p.TryAcquire(t.Context(), "k", time.Minute)
+		require.NoError(t, err)
+		p.fault.Every(nil).Fail(errNetwork)
+		for range 10 {
+			require.ErrorIs(t, x.Release(t.Context()), errNetwork)
+		}
+		assert.Equal(t, 1, p.calls.Len())
+		assert.Len(t, p.heard("released"), 1)
+		assert.EqualValues(t, 1, p.Stats().Unclean)
+	})
+}
+
 func TestAFailedReleaseCanBeCalledAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		p := w.party()
@@ -76,17 +147,12 @@ func TestAFailedReleaseCanBeCalledAgain(t *testing.T) {
 		require.ErrorAs(t, err, &server)
 		time.Sleep(time.Second)
 		assert.Equal(t, x.Token(), w.owner("k"))
-		require.NoError(t, x.Err(), "only a definite answer makes it released")
-		select {
-		case <-done:
-			assert.Fail(t, "it is done")
-		default:
-		}
+		<-done
+		require.ErrorIs(t, x.Err(), ErrReleased, "its holder has let go")
 		w.m.SetError("")
 		require.NoError(t, x.Release(t.Context()))
 		assert.Empty(t, w.owner("k"))
-		<-done
-		assert.True(t, p.heard("released")[1].Clean, "a refused one did nothing, so this one did")
+		assert.Len(t, p.fault.Sent(), 3)
 	})
 }
 
@@ -103,9 +169,9 @@ func TestAFailedReleaseIsRepeatedUntilRedisIsBack(t *testing.T) {
 		assert.Empty(t, w.owner("k"))
 		require.ErrorIs(t, x.Err(), ErrReleased)
 		released := p.heard("released")
-		require.Len(t, released, 2, "that it failed, once, and that it came about")
+		require.Len(t, released, 1, "that it failed")
 		assert.False(t, released[0].Clean)
-		assert.True(t, released[1].Clean)
+		require.ErrorIs(t, released[0].Err, errNetwork)
 	})
 }
 
@@ -204,7 +270,8 @@ func TestAReleaseThatGoRedisSentTwiceIsAReleaseThatIsNotClean(t *testing.T) {
 		w.m.Del("k")
 		require.ErrorIs(t, x.Release(t.Context()), ErrLost)
 		require.ErrorIs(t, x.Release(t.Context()), ErrLost)
-		require.ErrorIs(t, x.Err(), ErrLost)
+		require.ErrorIs(t, x.Err(), ErrReleased, "that it was gone is the release's answer")
+		assert.Equal(t, LossGone, p.heard("lost")[0].Loss)
 
 		// Also when Redis had forgotten the script, which makes two sends of one release.
 		x, err = p.TryAcquire(t.Context(), "k", time.Minute)

@@ -4,16 +4,16 @@ import "sync/atomic"
 
 // Stats are the counters of a [Locker] since New, and its two gauges.
 type Stats struct {
-	Held    int // leases that have not ended
+	Held    int // leases that have not ended for their holders
 	Waiting int // acquires that wait
 
 	Acquired int64
 	GaveUp   int64
 	Renewed  int64
 	Failed   int64 // renewals without a yes
-	Lost     int64
+	Lost     int64 // a lease that has ended is counted here, or in one of the next two
 	Released int64
-	Unclean  int64 // releases that failed or were not confirmed
+	Unclean  int64 // leases whose release failed or was not confirmed
 
 	AtOnce    int64 // of Acquired, by what ended the wait: see Wake
 	ByMessage int64

@@ -3,7 +3,9 @@ package leasehold
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -146,6 +148,53 @@ func TestWithLockTellsALossToFnAndToItsCaller(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestWithLockSaysALossOnceThoughFnReturnsItToo(t *testing.T) {
+	for name, result := range map[string]func(ctx context.Context, x *Lease) error{
+		"the cause of its context": func(ctx context.Context, _ *Lease) error { return context.Cause(ctx) },
+		"wrapped": func(_ context.Context, x *Lease) error {
+			return fmt.Errorf("paying: %w", x.Release(context.Background()))
+		},
+		"the lease's":       func(_ context.Context, x *Lease) error { return x.Err() },
+		"a renewal's":       func(ctx context.Context, x *Lease) error { return x.Renew(ctx) },
+		"its own release's": func(ctx context.Context, x *Lease) error { return x.Release(ctx) },
+	} {
+		for when, lose := range map[string]func(w *world, ctx context.Context){
+			"early":          func(w *world, ctx context.Context) { w.m.Del("k"); <-ctx.Done() },
+			"at the release": func(w *world, _ context.Context) { w.m.Del("k") },
+		} {
+			inBubble(t, func(t *testing.T, w *world) {
+				var own error
+				err := w.party().WithLock(t.Context(), "k", time.Second, func(ctx context.Context, x *Lease) error {
+					lose(w, ctx)
+					own = result(ctx, x)
+					return own
+				})
+				require.ErrorIs(t, err, ErrLost)
+				assert.Equal(t, 1, strings.Count(err.Error(), "lease lost"), "%s, %s: %v", name, when, err)
+				if own != nil { // else only the release of WithLock knew
+					assert.Equal(t, own, err, "it is fn's")
+				}
+			})
+		}
+	}
+
+	// The loss of another lease is another loss.
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		err := p.WithLock(t.Context(), "k", time.Second, func(ctx context.Context, _ *Lease) error {
+			return p.WithLock(t.Context(), "inner", time.Second, func(inner context.Context, _ *Lease) error {
+				w.m.FlushAll()
+				<-ctx.Done()
+				<-inner.Done()
+				return context.Cause(inner)
+			})
+		})
+		assert.ErrorContains(t, err, `hold "inner": lease lost`)
+		assert.ErrorContains(t, err, `hold "k": lease lost`)
+		assert.Equal(t, 2, strings.Count(err.Error(), "lease lost"), "%v", err)
+	})
 }
 
 // A loss that only the release finds out about.

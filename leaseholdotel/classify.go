@@ -69,8 +69,8 @@ func trouble(err error) string {
 // What is known of a release.
 const (
 	clean       = "clean"       // Redis confirmed it
-	unconfirmed = "unconfirmed" // sent twice, and the first answer was not heard; the lease is over
-	failed      = "failed"      // the lease is not over yet
+	unconfirmed = "unconfirmed" // sent twice, and the first answer was not heard
+	failed      = "failed"      // and is repeated; the key may live until its TTL has passed
 )
 
 func release(e leasehold.Event) string {

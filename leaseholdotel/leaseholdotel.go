@@ -96,9 +96,9 @@ func newRecorder(c config) (*recorder, error) {
 	r.jeopardies, errs[3] = m.Int64Counter("leasehold.jeopardies", metric.WithUnit("{lease}"),
 		metric.WithDescription("Leases whose renewals began to fail, by the first failure."))
 	r.losses, errs[4] = m.Int64Counter("leasehold.losses", metric.WithUnit("{lease}"),
-		metric.WithDescription("Leases that ended without being released, by reason."))
+		metric.WithDescription("Leases that ended without being released, or were gone at their release, by reason."))
 	r.releases, errs[5] = m.Int64Counter("leasehold.releases", metric.WithUnit("{release}"),
-		metric.WithDescription("Releases, by what is known of them. One that failed may be followed by another of the same lease."))
+		metric.WithDescription("Leases that were released, by what is known of the release."))
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, err
 	}
@@ -198,12 +198,8 @@ func (r *recorder) lost(e leasehold.Event) {
 	r.holds.Record(ctx, e.Held.Seconds(), r.labels(e.Key, outcomeKey.String("lost")))
 }
 
-// released measures a lease that has ended. After a release that failed it has not: a later release or its loss is told too.
 func (r *recorder) released(e leasehold.Event) {
 	ctx := context.Background()
-	o := release(e)
-	r.releases.Add(ctx, 1, r.labels(e.Key, outcomeKey.String(o)))
-	if o != failed {
-		r.holds.Record(ctx, e.Held.Seconds(), r.labels(e.Key, outcomeKey.String("released")))
-	}
+	r.releases.Add(ctx, 1, r.labels(e.Key, outcomeKey.String(release(e))))
+	r.holds.Record(ctx, e.Held.Seconds(), r.labels(e.Key, outcomeKey.String("released")))
 }

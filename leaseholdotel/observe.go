@@ -10,8 +10,8 @@ import (
 )
 
 // Observe reports, whenever metrics are collected, what the Locker counts itself: the leases held, the acquires that wait, and
-// the renewals. They are read from [leasehold.Locker.Stats] and not made of events, which may be counted twice or missed, so
-// what is held or waits is never negative and does not drift.
+// the renewals. They are read from [leasehold.Locker.Stats] and not made of events, which may be missed, so what is held or
+// waits is never negative and does not drift.
 //
 // Unregister the result when the Locker has been closed. Lockers that report to one provider need an attribute that tells
 // them apart, see [WithAttributes]: without it their numbers meet in one series.
