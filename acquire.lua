@@ -17,7 +17,10 @@
 -- Replies
 --   n, or its digits          we hold the lock, with this fencing token
 --   {'HELD', ms}              somebody else does, for ms more (-1: for ever)
---   {'WAITING', f, ms, rank}  we stand in the line behind rank others; f is the last fencing token given
+--   {'WAITING', f, ms, rank, now, foreign}
+--                             we stand in the line behind rank others; f is the last fencing token given, now the server's
+--                             time in µs; foreign is 1 if the holder's token has not the shape of ours (token.go): such a
+--                             holder tells nobody when it lets go
 --   {'GONE'}                  we have no place (any more), or this attempt was undone before it came
 -- Idempotent by token: sent twice, it answers twice the same, with the same fencing token. That is how a lost reply,
 -- and a lock that a release handed over, are found.
@@ -85,5 +88,7 @@ else
 end
 redis.call('PEXPIRE', Q, 2 * CLAIM)
 -- Never 0 for a counter that is gone: a grant that ran before this look must not seem to have run after it.
-local given = redis.call('GET', F) or string.format('%.0f', now)
-return {'WAITING', given, redis.call('PTTL', K), redis.call('ZRANK', Q, ME)}
+local given = redis.call('GET', F) or now
+local a, b, c = string.match(owner or '', '^%w+()%.%w+()%.%w+()')
+local foreign = owner and not (a == 17 and b == 31 and c == 58)
+return {'WAITING', given, redis.call('PTTL', K), redis.call('ZRANK', Q, ME), now, foreign and 1 or 0}

@@ -36,6 +36,7 @@ func arrangedWith(cases []scriptCase, more, reply, after string) []scriptCase {
 func TestAcquireScript(t *testing.T) {
 	const held, otherHolds = "holds('other', 30000) ", "K = other, 30s"
 	taken := lines("F = now"+week, "K = me, 10s")
+	const ours = "AAAAAAAAAAAAAAAA.BBBBBBBBBBBBB.CCCCCCCCCCCCCCCCCCCCCCCCCC" // see token.go
 	const stands, looked = "Q = me now, 5s", "G = me ms+2500, 5s"
 
 	// What every mode answers.
@@ -121,26 +122,36 @@ func TestAcquireScript(t *testing.T) {
 	})
 
 	join := slices.Concat(free, []scriptCase{
-		{name: "held", arrange: held, reply: `"WAITING" now 30000 0`, after: lines(otherHolds, stands)},
+		{name: "held", arrange: held, reply: `"WAITING" now 30000 0 now 1`, after: lines(otherHolds, stands)},
 		{name: "held, with a counter", arrange: held + "counter(55)",
-			reply: `"WAITING" 55 30000 0`, after: lines("F = 55"+week, otherHolds, stands)},
+			reply: `"WAITING" 55 30000 0 now 1`, after: lines("F = 55"+week, otherHolds, stands)},
 		{name: "held, counter beyond 2^53", arrange: held + "counter('9007199254740993')",
-			reply: `"WAITING" 9007199254740993 30000 0`, after: lines("F = 9007199254740993"+week, otherHolds, stands)},
-		{name: "held for ever", arrange: "set(K, 'someone')", reply: `"WAITING" now -1 0`,
+			reply: `"WAITING" 9007199254740993 30000 0 now 1`, after: lines("F = 9007199254740993"+week, otherHolds, stands)},
+		{name: "held by one of ours", arrange: "holds('" + ours + "', 30000)", reply: `"WAITING" now 30000 0 now 0`,
+			after: lines("K = "+ours+", 30s", stands)},
+		{name: "held by one of ours with a label", arrange: "holds('" + ours + ".a label. 1', 30000)", reply: `"WAITING" now 30000 0 now 0`,
+			after: lines("K = "+ours+".a label. 1, 30s", stands)},
+		{name: "held by a token that is cut short", arrange: "holds('" + ours[:56] + "', 30000)", reply: `"WAITING" now 30000 0 now 1`,
+			after: lines("K = "+ours[:56]+", 30s", stands)},
+		{name: "held by a token that is too long", arrange: "holds('" + ours + "A', 30000)", reply: `"WAITING" now 30000 0 now 1`,
+			after: lines("K = "+ours+"A, 30s", stands)},
+		{name: "held by an empty value", arrange: "set(K, '', 'PX', 30000)", reply: `"WAITING" now 30000 0 now 1`,
+			after: lines("K = , 30s", stands)},
+		{name: "held for ever", arrange: "set(K, 'someone')", reply: `"WAITING" now -1 0 now 1`,
 			after: lines("K = someone, for ever", stands)},
-		{name: "held, behind two", arrange: held + "waits('b', 1000) waits('c')", reply: `"WAITING" now 30000 2`,
+		{name: "held, behind two", arrange: held + "waits('b', 1000) waits('c')", reply: `"WAITING" now 30000 2 now 1`,
 			after: lines("G = b ms+1000, 5s", otherHolds, "Q = b 1 c 2 me now, 5s")},
 		{name: "held, behind one whose ticket is ahead", arrange: held + "redis.call('ZADD', Q, digits(us + 77), 'b')",
-			reply: `"WAITING" now 30000 1`, after: lines(looked, otherHolds, "Q = b now+77 me now+78, 5s")},
-		{name: "held, sent again", arrange: held + "waits('me', 1000) waits('b', 1000)", reply: `"WAITING" now 30000 0`,
+			reply: `"WAITING" now 30000 1 now 1`, after: lines(looked, otherHolds, "Q = b now+77 me now+78, 5s")},
+		{name: "held, sent again", arrange: held + "waits('me', 1000) waits('b', 1000)", reply: `"WAITING" now 30000 0 now 1`,
 			after: lines("G = b ms+1000 me ms+2500, 5s", otherHolds, "Q = me 1 b 2, 5s")},
 		{name: "held, sent again before a look", arrange: held + "redis.call('ZADD', Q, digits(us - 100), 'me')",
-			reply: `"WAITING" now 30000 0`, after: lines(looked, otherHolds, "Q = me now-100, 5s")},
+			reply: `"WAITING" now 30000 0 now 1`, after: lines(looked, otherHolds, "Q = me now-100, 5s")},
 		{name: "held, sent again after its mark", arrange: held + "waits('me')",
-			reply: `"WAITING" now 30000 0`, after: lines(looked, otherHolds, "Q = me 1, 5s")},
-		{name: "free, a live head", arrange: "waits('b', 1000)", reply: `"WAITING" now 1000 0`,
+			reply: `"WAITING" now 30000 0 now 1`, after: lines(looked, otherHolds, "Q = me 1, 5s")},
+		{name: "free, a live head", arrange: "waits('b', 1000)", reply: `"WAITING" now 1000 0 now 0`,
 			after: lines("F = now"+week, "K = b, 1s", stands)},
-		{name: "held, list at G", arrange: held + "list(G)", reply: `"WAITING" now 30000 0`, after: lines("G = list, 60s", otherHolds, stands)},
+		{name: "held, list at G", arrange: held + "list(G)", reply: `"WAITING" now 30000 0 now 1`, after: lines("G = list, 60s", otherHolds, stands)},
 		{name: "held, sent again, list at G", arrange: held + "waits('me') list(G)", reply: "WRONGTYPE", after: "="},
 		{name: "held, list at Q", arrange: held + "list(Q)", reply: "WRONGTYPE", after: "="},
 	})
@@ -150,13 +161,13 @@ func TestAcquireScript(t *testing.T) {
 		{name: "free, no place, others live", arrange: "waits('b', 1000)", reply: `"GONE"`, after: "="},
 		{name: "held, no place", arrange: held + "waits('b', 1000)", reply: `"GONE"`, after: "="},
 		{name: "held, only a mark", arrange: held + "waits('me', 1000) redis.call('ZREM', Q, 'me')", reply: `"GONE"`, after: "="},
-		{name: "held", arrange: held + "waits('b', 1000) waits('me', 1000)", reply: `"WAITING" now 30000 1`,
+		{name: "held", arrange: held + "waits('b', 1000) waits('me', 1000)", reply: `"WAITING" now 30000 1 now 1`,
 			after: lines("G = b ms+1000 me ms+2500, 5s", otherHolds, "Q = b 1 me 2, 5s")},
-		{name: "held, after its mark", arrange: held + "waits('me', -9)", reply: `"WAITING" now 30000 0`, after: lines(looked, otherHolds, "Q = me 1, 5s")},
+		{name: "held, after its mark", arrange: held + "waits('me', -9)", reply: `"WAITING" now 30000 0 now 1`, after: lines(looked, otherHolds, "Q = me 1, 5s")},
 		{name: "free, at the head", arrange: "waits('me', 1000) waits('b', 1000)",
 			reply: "now", after: lines("F = now"+week, "G = b ms+1000, 5s", "K = me, 10s", "Q = b 2, 5s")},
 		{name: "free, behind the dead", arrange: "waits('x', 0) waits('me', 1000)", reply: "now", after: taken},
-		{name: "free, behind a live one", arrange: "waits('b', 1000) waits('me', 1000)", reply: `"WAITING" now 1000 0`,
+		{name: "free, behind a live one", arrange: "waits('b', 1000) waits('me', 1000)", reply: `"WAITING" now 1000 0 now 0`,
 			after: lines("F = now"+week, "G = me ms+2500, 5s", "K = b, 1s", "Q = me 2, 5s")},
 		{name: "list at Q", arrange: held + "list(Q)", reply: "WRONGTYPE", after: "="},
 		{name: "list at G", arrange: held + "list(G) waits('me')", reply: "WRONGTYPE", after: "="},

@@ -25,8 +25,8 @@ func TestAcquireRepliesAreRead(t *testing.T) {
 		{[]any{"HELD", int64(-1)}, answer{state: held, forever: true}},
 		{[]any{"HELD", int64(0)}, answer{state: held}},
 		{[]any{"HELD", int64(math.MaxInt64)}, answer{state: held, left: maxTTL}},
-		{[]any{"WAITING", "7", int64(1500), int64(3)}, answer{state: waiting, fence: 7, left: 1500 * time.Millisecond, rank: 3}},
-		{[]any{"WAITING", int64(7), int64(-1), int64(0)}, answer{state: waiting, fence: 7, forever: true}},
+		{[]any{"WAITING", "7", int64(1500), int64(3), int64(9), int64(0)}, answer{state: waiting, fence: 7, left: 1500 * time.Millisecond, rank: 3, now: 9}},
+		{[]any{"WAITING", int64(7), int64(-1), int64(0), "9", int64(1)}, answer{state: waiting, fence: 7, forever: true, now: 9, foreign: true}},
 	} {
 		got, err := decodeAcquire(tt.reply)
 		require.NoError(t, err, "%v", tt.reply)
@@ -36,8 +36,11 @@ func TestAcquireRepliesAreRead(t *testing.T) {
 		nil, "", "OK", "0", "-1", "1.5", "0x7", "9223372036854775808", int64(0), int64(-1), 7, 7.0, true, []byte("7"), errors.New("7"),
 		[]any{}, []any{nil}, []any{int64(7)}, []any{"GRANTED"}, []any{"GRANTED", int64(7)}, []any{"gone"}, []any{"GONE", int64(1)},
 		[]any{"HELD"}, []any{"HELD", "1500"}, []any{"HELD", nil}, []any{"HELD", int64(1), int64(1)},
-		[]any{"WAITING"}, []any{"WAITING", "7", int64(1)}, []any{"WAITING", "x", int64(1), int64(1)}, []any{"WAITING", nil, int64(1), int64(1)},
-		[]any{"WAITING", "0", int64(1), int64(1)}, []any{"WAITING", "7", "1", int64(1)}, []any{"WAITING", "7", int64(1), "1"},
+		[]any{"WAITING"}, []any{"WAITING", "7", int64(1), int64(1)}, []any{"WAITING", "7", int64(1), int64(1), int64(9), int64(0), int64(0)},
+		[]any{"WAITING", "x", int64(1), int64(1), int64(9), int64(0)}, []any{"WAITING", nil, int64(1), int64(1), int64(9), int64(0)},
+		[]any{"WAITING", "0", int64(1), int64(1), int64(9), int64(0)}, []any{"WAITING", "7", "1", int64(1), int64(9), int64(0)},
+		[]any{"WAITING", "7", int64(1), "1", int64(9), int64(0)}, []any{"WAITING", "7", int64(1), int64(1), int64(0), int64(0)},
+		[]any{"WAITING", "7", int64(1), int64(1), nil, int64(0)}, []any{"WAITING", "7", int64(1), int64(1), int64(9), "0"},
 		map[any]any{"HELD": int64(1)},
 	} {
 		got, err := decodeAcquire(reply)
@@ -48,7 +51,7 @@ func TestAcquireRepliesAreRead(t *testing.T) {
 }
 
 func TestStateIsRead(t *testing.T) {
-	const token = "AAAAAAAAAAAAAAAA.BBBBBBBBBBBBBBBBBBBBBBBBBB"
+	const token = "AAAAAAAAAAAAAAAA.BBBBBBBBBBBBB.CCCCCCCCCCCCCCCCCCCCCCCCCC"
 	for _, tt := range []struct {
 		reply []any
 		want  State
@@ -78,7 +81,7 @@ func TestStateIsRead(t *testing.T) {
 
 // FuzzReplies builds a reply of the fuzzer's choice. No decoder panics, and what is not a reply of ours is an error.
 func FuzzReplies(f *testing.F) {
-	for _, seed := range []string{"i7", "s77", "[sHELD i15", "[sWAITING s7 i15 i3", "[sGONE", "[s i-2 s i0", "n", "[[ n f1.5 bx"} {
+	for _, seed := range []string{"i7", "s77", "[sHELD i15", "[sWAITING s7 i15 i3 i9 i1", "[sGONE", "[s i-2 s i0", "n", "[[ n f1.5 bx"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -97,8 +100,8 @@ func FuzzReplies(f *testing.F) {
 		if _, err := decodeInt(reply); err != nil {
 			require.ErrorIs(t, err, errReply)
 		}
-		if token, g := parseGrant(text); g != 0 {
-			require.True(t, strings.HasPrefix(text, token+" "))
+		if id, g := parseGrant(text); g != 0 {
+			require.True(t, strings.HasPrefix(text, id+" "))
 		}
 		_ = ownerOf(text)
 	})

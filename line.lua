@@ -27,10 +27,10 @@ while first[1] do
     n, err = fence(now)
     if n then
       redis.call('SET', KEYS[1], head, 'PX', left)
-      -- Tells its Locker, whose id is the first 16 characters of the token. The message may be lost, and a user who may
-      -- not publish still releases: the waiter's next look finds the lock.
+      -- Tells the waiter's process, by the two ids in front of the token's secret: see token.go. The message may be lost, and
+      -- a user who may not publish still releases: the waiter's next look finds the lock.
       if type(n) == 'number' then n = string.format('%.0f', n) end
-      redis.pcall(publish or 'PUBLISH', (channel or 'leasehold:wake:') .. string.sub(head, 1, 16), head .. ' ' .. n)
+      redis.pcall(publish or 'PUBLISH', (channel or 'leasehold:wake:') .. string.sub(head, 1, 16), string.sub(head, 18, 30) .. ' ' .. n)
     end
     break
   end

@@ -2,7 +2,6 @@ package leasehold
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"log/slog"
 	mathrand "math/rand/v2"
@@ -60,7 +59,7 @@ func New(client redis.UniversalClient, opts ...Option) *Locker {
 // newLocker makes a Locker without a line.
 func newLocker(s store, defaults options) *Locker {
 	l := &Locker{
-		id:       rand.Text()[:idLength],
+		id:       string(appendRandom(nil, idLength)),
 		store:    s,
 		wall:     time.Time.UnixNano,
 		defaults: defaults,
@@ -70,29 +69,6 @@ func newLocker(s store, defaults options) *Locker {
 	l.closing, l.close = context.WithCancel(context.Background())
 	l.ending, l.end = context.WithCancel(context.Background())
 	return l
-}
-
-// The shape of a token: the Locker's id, the random part, and the owner label, with points between.
-const (
-	idLength     = 16 // 80 bits; line.lua cuts it off to find the wake channel
-	randomLength = 26 // rand.Text: 130 bits
-)
-
-// newToken makes the value that proves one acquisition.
-func (l *Locker) newToken(owner string) string {
-	if owner == "" {
-		return l.id + "." + rand.Text()
-	}
-	return l.id + "." + rand.Text() + "." + owner
-}
-
-// ownerOf reads the label back from a token of ours; somebody else's value has none.
-func ownerOf(token string) string {
-	const at = idLength + 1 + randomLength
-	if len(token) > at && token[idLength] == '.' && token[at] == '.' {
-		return token[at+1:]
-	}
-	return ""
 }
 
 // now reads both clocks.

@@ -66,7 +66,7 @@ func TestNothingThatIsPrintedShowsATokenOrRacesWithTheKeeper(t *testing.T) {
 			for range 2 {
 				for _, s := range printed(t, v) {
 					for _, token := range []string{x.Token(), y.Token()} {
-						secret := token[idLength+1 : idLength+1+randomLength]
+						secret := token[secretAt : secretAt+secretLength]
 						assert.NotContains(t, s, secret)
 						assert.NotContains(t, strings.ToLower(s), hex.EncodeToString([]byte(secret)))
 					}

@@ -154,9 +154,10 @@ func TestInspectScript(t *testing.T) {
 	})
 }
 
-// A release tells the Locker of the waiter which token has the lock, and with which fencing token.
+// A release tells the Locker of the waiter which of its waiters has the lock, and with which fencing token. It tells nothing
+// with which a listener could make the waiter's token.
 func TestHandOverIsPublished(t *testing.T) {
-	const me, waiter = "ABCDEFGHIJKLMNOP.1", "QRSTUVWXYZ234567.2"
+	const me, waiter = "ABCDEFGHIJKLMNOP.1", "QRSTUVWXYZ234567.ABCDEFGHIJKLM.NOPQRSTUVWXYZ234567ABCDEFG.a label"
 	onScriptServers(t, func(t *testing.T, s scriptServer) {
 		ctx := t.Context()
 		require.NoError(t, s.client.FlushAll(ctx).Err())
@@ -179,8 +180,9 @@ func TestHandOverIsPublished(t *testing.T) {
 		require.NoError(t, err)
 		msg, err := sub.ReceiveMessage(ctx)
 		require.NoError(t, err)
-		token, g := parseGrant(msg.Payload)
-		assert.Equal(t, waiter, token)
+		id, g := parseGrant(msg.Payload)
+		assert.Equal(t, wakeIDOf(waiter), id)
+		assert.Regexp(t, `^ABCDEFGHIJKLM \d+$`, msg.Payload)
 
 		ans, _, err := d.acquire(ctx, second, modeLook, callBound)
 		require.NoError(t, err)

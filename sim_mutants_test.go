@@ -123,7 +123,7 @@ var clientMutants = []struct {
 }{
 	{"trust counts from the receipt of a message", "wait.go", "deadline := s.anchor.add(", "deadline := s.l.now().add("},
 	{"trust counts from the last look, answered or not", "wait.go", "		s.a.looks++\n", "		s.a.looks++\n		s.anchor = begun\n"},
-	{"messages are not compared with the last look", "wait.go", "int64(g) <= s.high", "false"},
+	{"messages are not compared with the last look", "wait.go", "return fence >= s.next &&", "return"},
 	{"no look after the subscription", "wake.go", "t.hint() // confirmed", "// confirmed"},
 	{"no tick", "wait.go", "pause = tick\n", "pause = time.Hour\n"},
 	{"no look at the expiry", "wait.go", "if !ans.forever && expiry < pause {", "if false {"},

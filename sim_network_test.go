@@ -312,8 +312,8 @@ func (l *simLink) readServer(rng *rand.Rand) {
 			lost := rng.Float64() < l.h.deaf
 			l.h.mu.Unlock()
 			if lost {
-				token, _ := parseGrant(args[2])
-				l.h.net.judge.unheard("message lost: %s", token)
+				id, _ := parseGrant(args[2])
+				l.h.net.judge.unheard("message lost: %s", id)
 			} else {
 				l.out <- simFrame{frame: frame, due: l.h.net.later(rng)}
 			}

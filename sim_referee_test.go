@@ -255,7 +255,7 @@ func (r *simReferee) after(h *simHost, args []string, reply []byte) {
 			time.AfterFunc(l.ttl, r.tick) // whoever trusts it longer than it lasts is caught
 		}
 	}
-	if says := strings.Fields(showRESP(reply)); len(says) == 4 && says[0] == waiting {
+	if says := strings.Fields(showRESP(reply)); len(says) == 6 && says[0] == waiting {
 		ms, _ := strconv.Atoi(says[2])
 		r.token(by).expects = time.Now().Add(time.Duration(ms) * time.Millisecond)
 	}

@@ -59,18 +59,18 @@ func (r *simReferee) verdict() (broken []string, trace string) {
 	return slices.Clone(r.broken), b.String()
 }
 
-// name makes a token readable: its host and the begin of its random part.
+// name makes a token readable: its host and the begin of its wake id.
 func (r *simReferee) name(token string) string {
 	if token == "" {
 		return "(nobody)"
 	}
-	if len(token) < idLength+5 {
+	if len(token) < wakeIDAt+4 {
 		return token
 	}
 	if t := r.tokens[token]; t != nil && t.host != nil {
-		return fmt.Sprintf("%d.%s", t.host.n, token[idLength+1:idLength+5])
+		return fmt.Sprintf("%d.%s", t.host.n, token[wakeIDAt:wakeIDAt+4])
 	}
-	return "?." + token[idLength+1:idLength+5]
+	return "?." + token[wakeIDAt:wakeIDAt+4]
 }
 
 // names shortens a command or a reply.

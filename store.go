@@ -113,7 +113,10 @@ type answer struct {
 	fence   int64  // granted: the lease's fencing token; waiting: the last one given
 	left    time.Duration
 	forever bool // the key has no TTL
-	rank    int
+	// Of one who waits:
+	rank    int   // how many stand before it
+	now     int64 // the server's time in µs
+	foreign bool  // the holder is no client of ours
 }
 
 const (
@@ -366,17 +369,29 @@ func decodeAcquire(reply any) (answer, error) {
 	case a.state == held && len(list) == 2:
 		a.left, a.forever, err = decodeLeft(list[1])
 		return a, err
-	case a.state == waiting && len(list) == 4:
-		if a.fence, err = decodeFence(list[1]); err != nil {
-			return a, err
-		}
-		if a.rank, err = decodeInt(list[3]); err != nil {
-			return a, err
-		}
-		a.left, a.forever, err = decodeLeft(list[2])
+	case a.state == waiting && len(list) == 6:
+		err = a.decodeWaiting(list)
 		return a, err
 	}
 	return answer{}, fmt.Errorf("%w: %v to acquire", errReply, reply)
+}
+
+func (a *answer) decodeWaiting(list []any) (err error) {
+	if a.fence, err = decodeFence(list[1]); err != nil {
+		return err
+	}
+	if a.left, a.forever, err = decodeLeft(list[2]); err != nil {
+		return err
+	}
+	if a.rank, err = decodeInt(list[3]); err != nil {
+		return err
+	}
+	if a.now, err = decodeFence(list[4]); err != nil {
+		return err
+	}
+	foreign, err := decodeInt(list[5])
+	a.foreign = foreign == 1
+	return err
 }
 
 // decodeState reads the reply of inspect.lua.
@@ -406,7 +421,7 @@ func decodeState(key string, reply any) (State, error) {
 	return s, err
 }
 
-// decodeFence reads a fencing token; no lease has one below 1.
+// decodeFence reads a fencing token, or the server's time, which most of them are; no lease has one below 1.
 func decodeFence(reply any) (int64, error) {
 	n, ok := reply.(int64)
 	if s, isText := reply.(string); isText {

@@ -3,6 +3,7 @@ package leasehold
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -146,16 +147,16 @@ func (l *Locker) wait(ctx context.Context, a *attempt) (*Lease, Wake, error) {
 // stay is one stay in the line of a key, under a token of its own.
 //
 // The clock rules are those of the line's protocol. The anchor is the moment before the last look was sent that was
-// answered "waiting", or before the first was; high is the fencing token in that answer. A message with a higher one says
-// that the lock was handed over after that look, so after the anchor; the look had set the mark to claim from then, and
-// the lock was handed over for as long as the mark lasts. So the key outlives anchor + claim, or anchor + ttl where a
-// renewal has set that, and a lease may be trusted until the smaller of them less the margin. Without the comparison an
-// old message, of a grant that is over, would be trusted from a new look.
+// answered "waiting", or before the first was; next is the fencing token that the server would have given to a grant at that
+// look. A message with that one or a higher says that the lock was handed over after that look, so after the anchor; the look
+// had set the mark to claim from then, and the lock was handed over for as long as the mark lasts. So the key outlives
+// anchor + claim, or anchor + ttl where a renewal has set that, and a lease may be trusted until the smaller of them less the
+// margin. Without the comparison an old message, of a grant that is over, would be trusted from a new look.
 type stay struct {
 	l      *Locker
 	a      *attempt
 	anchor moment
-	high   int64
+	next   int64      // 0 before the first answer: then no message is believed
 	sent   bool       // something of its token may have reached Redis
 	stray  bool       // and something that was given up, or sent again, may still be on its way
 	reason error      // what it waits for
@@ -165,6 +166,8 @@ type stay struct {
 
 // grant is what a release tells the waiter to whom it hands the lock: the fencing token. 0 is no grant, only "look".
 type grant int64
+
+func (s *stay) wakeID() string { return wakeIDOf(s.a.token) }
 
 // stand waits in the line until the lock is had. It returns neither a lease nor an error when the stay is over without
 // either: skipped after a pause, flushed, or deleted by hand.
@@ -213,7 +216,7 @@ func (s *stay) stand(ctx context.Context) (*Lease, error) {
 			return nil, nil
 		case ans.state == waiting:
 			mode, failures = modeLook, 0
-			s.anchor, s.high = begun, ans.fence
+			s.anchor, s.next = begun, max(min(ans.fence, math.MaxInt64-1)+1, ans.now)
 			s.blame(ErrHeld)
 			s.l.wakes.listen(ctx, s)
 			pause = tick
@@ -283,8 +286,8 @@ func (s *stay) trust(g grant) *Lease {
 	if !s.a.auto || o.lockDelay > 0 || o.replicas > 0 || o.maxHold > 0 || deadline.add(-life/3).reached(s.l.now()) {
 		return nil
 	}
-	if int64(g) <= s.high {
-		return nil // of a grant before the last look
+	if !s.plausible(int64(g)) {
+		return nil
 	}
 	x := s.l.lease(s.a, s.anchor, int64(g))
 	if deadline.Before(x.deadline.Time) {
@@ -295,6 +298,19 @@ func (s *stay) trust(g grant) *Lease {
 	}
 	x.stray = s.stray
 	return x
+}
+
+// plausible reports whether the server can have given that fencing token since the last look that was answered. Anybody may
+// publish, and a number far above the server's own would lock all later holders out of a resource that checks it.
+//
+// A fencing token is the server's time in µs, or one more than the token before it where that is higher; no two grants fall
+// into one µs. So since the look they have risen by the time that has passed, at most. That time is measured here, from
+// before the look was sent to after the message has come, so it is the longer one; the margin is there for clocks that run at
+// different rates, and is what it is for a lease. A true message fails only if the server's clock was set meanwhile, or a
+// failover went to a server whose clock is another. That costs one look.
+func (s *stay) plausible(fence int64) bool {
+	since := s.l.now().Sub(s.anchor.Time)
+	return fence >= s.next && fence-s.next <= (since+margin(since)).Microseconds()
 }
 
 // blame notes what the stay waits for.

@@ -363,42 +363,6 @@ func TestALeaseThatAMessageBroughtIsHeldForAsLongAsWithMaxHoldAllows(t *testing.
 	})
 }
 
-func TestWhichMessagesAreTrusted(t *testing.T) {
-	l := New(nil)
-	anchor := l.now()
-	for name, tt := range map[string]struct {
-		fence int64
-		after time.Duration // since the anchor
-		ttl   time.Duration
-		auto  bool
-		delay time.Duration
-		want  time.Duration // of trust, from the anchor; 0: it is only a hint
-	}{
-		"a new one":                  {8, 0, time.Minute, true, 0, claim - claim/100},
-		"an old one":                 {7, 0, time.Minute, true, 0, 0},
-		"one from before":            {6, 0, time.Minute, true, 0, 0},
-		"a hint":                     {0, 0, time.Minute, true, 0, 0},
-		"a ttl below the claim":      {8, 0, time.Second, true, 0, 990 * time.Millisecond},
-		"in time to be confirmed":    {8, time.Second, time.Minute, true, 0, claim - claim/100},
-		"too late to be confirmed":   {8, 2 * time.Second, time.Minute, true, 0, 0},
-		"too late":                   {8, claim, time.Minute, true, 0, 0},
-		"renewed by hand":            {8, 0, time.Minute, false, 0, 0},
-		"with a lock delay":          {8, 0, time.Minute, true, time.Second, 0},
-		"too late for its short ttl": {8, 990 * time.Millisecond, time.Second, true, 0, 0},
-	} {
-		s := stay{l: l, high: 7, a: &attempt{ttl: tt.ttl, auto: tt.auto, request: request{o: &options{lockDelay: tt.delay}}}}
-		s.anchor = anchor.add(-tt.after)
-		x := s.trust(grant(tt.fence))
-		if tt.want == 0 {
-			assert.Nil(t, x, name)
-			continue
-		}
-		require.NotNil(t, x, name)
-		assert.Equal(t, tt.want, x.deadline.Sub(s.anchor.Time), name)
-		assert.LessOrEqual(t, x.due, x.deadline.Time, name)
-	}
-}
-
 func TestWaitingOnARealServer(t *testing.T) {
 	t.Parallel()
 	server := redistest.Server(t)

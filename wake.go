@@ -46,7 +46,7 @@ type wakes struct {
 // topic is one channel and those who wait for its messages.
 type topic struct {
 	line  *subscription
-	stays map[string]*stay // by token
+	stays map[string]*stay // by wake id
 	left  time.Time        // when the last one left
 }
 
@@ -91,7 +91,7 @@ func (w *wakes) enter(s *stay) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if t := w.topics[w.of(s)]; t != nil {
-		t.stays[s.a.token] = s
+		t.stays[s.wakeID()] = s
 	}
 }
 
@@ -114,14 +114,14 @@ func (w *wakes) listen(ctx context.Context, s *stay) {
 	channel := w.of(s)
 	t := w.topics[channel]
 	if t != nil {
-		if t.stays[s.a.token] == nil {
-			t.stays[s.a.token] = s
+		if t.stays[s.wakeID()] == nil {
+			t.stays[s.wakeID()] = s
 			s.wake(grant(0))
 		}
 		return
 	}
 	line := w.lines[node]
-	t = &topic{line: line, stays: map[string]*stay{s.a.token: s}}
+	t = &topic{line: line, stays: map[string]*stay{s.wakeID(): s}}
 	w.topics[channel] = t
 	switch {
 	case line == nil:
@@ -140,7 +140,7 @@ func (w *wakes) leave(s *stay) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if t := w.topics[w.of(s)]; t != nil {
-		delete(t.stays, s.a.token)
+		delete(t.stays, s.wakeID())
 		if len(t.stays) == 0 {
 			t.left = time.Now()
 		}
@@ -328,24 +328,22 @@ func (u *subscription) deliver(msg any) {
 			t.hint() // confirmed, or restored: a message may have been missed
 		}
 	case *redis.Message:
-		token, g := parseGrant(msg.Payload)
-		if t := w.topics[msg.Channel]; t != nil && t.stays[token] != nil {
-			t.stays[token].wake(g)
+		id, g := parseGrant(msg.Payload)
+		if t := w.topics[msg.Channel]; t != nil && t.stays[id] != nil {
+			t.stays[id].wake(g)
 		}
 	}
 }
 
-// parseGrant reads "token fence"; the token's label may hold blanks. What cannot be read is a hint to look.
-func parseGrant(payload string) (token string, g grant) {
-	i := strings.LastIndexByte(payload, ' ')
-	if i < 0 {
-		return payload, grant(0)
-	}
-	fence, err := strconv.ParseInt(payload[i+1:], 10, 64)
+// parseGrant reads what line.lua publishes: the wake id of the waiter and the fencing token of its grant. Anybody may publish
+// anything: what cannot be read is a hint to look, and whether a grant is believed is for stay.trust to say.
+func parseGrant(payload string) (wakeID string, g grant) {
+	wakeID, digits, _ := strings.Cut(payload, " ")
+	fence, err := strconv.ParseInt(digits, 10, 64)
 	if err != nil {
-		return payload[:i], grant(0)
+		return wakeID, grant(0)
 	}
-	return payload[:i], grant(fence)
+	return wakeID, grant(fence)
 }
 
 // wake leaves a message with the stay. The newest is kept, but for a hint, which a grant outlasts. Only called under

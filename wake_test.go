@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2/server"
@@ -226,28 +225,6 @@ func TestMessagesComeThroughBothProtocols(t *testing.T) {
 	}
 }
 
-// Anybody may publish anything.
-func TestWhatElseIsPublishedOnTheChannelIsOnlyAHint(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
-		p := w.party()
-		w.take("k", 10*time.Second)
-		waiting := beside(func() (*Lease, error) { return p.Acquire(t.Context(), "k", time.Minute, WithAutoRenew(true)) })
-		time.Sleep(100 * time.Millisecond)
-		token := w.line("k")[0]
-		for _, text := range []string{
-			"", " ", "  ", "x", token, token + " ", token + " 1", token + " x 1", token + " 0 0", token + " -1 0", token + " 1 0",
-			token + " 99999999999999999999 0", token + "x 9223372036854775807 0", "another 9223372036854775807 0", strings.Repeat("x", 1<<16),
-		} {
-			assert.Equal(t, 1, w.m.Publish(p.wakes.channel, text))
-			synctest.Wait()
-			assert.Empty(t, waiting, "%q", text)
-		}
-		r := <-waiting
-		require.NoError(t, r.err)
-		assert.Greater(t, r.took, 9*time.Second)
-	})
-}
-
 func TestAGrantOutlastsAHintAndTheNewestIsKept(t *testing.T) {
 	s := &stay{grants: make(chan grant, 1)}
 	s.wake(grant(0))
@@ -259,25 +236,6 @@ func TestAGrantOutlastsAHintAndTheNewestIsKept(t *testing.T) {
 	s.wake(grant(0))
 	assert.Equal(t, grant(3), <-s.grants)
 	assert.Empty(t, s.grants)
-}
-
-func TestAMessageIsReadFromBehind(t *testing.T) {
-	for payload, want := range map[string]struct {
-		token string
-		grant
-	}{
-		"t 7":             {"t", grant(7)},
-		"t with blanks 7": {"t with blanks", grant(7)},
-		"t 7 2":           {"t 7", grant(2)},
-		"t x":             {"t", grant(0)},
-		"t":               {"t", grant(0)},
-	} {
-		token, g := parseGrant(payload)
-		if want.grant != (grant(0)) {
-			assert.Equal(t, want.token, token, payload)
-		}
-		assert.Equal(t, want.grant, g, payload)
-	}
 }
 
 // A user without the right to subscribe or publish waits by the tick.

@@ -70,6 +70,12 @@ func (w *world) take(key string, ttl time.Duration) {
 	w.m.SetTTL(key, ttl)
 }
 
+// hold gives the key to a client of ours that does nothing more.
+func (w *world) hold(key string, ttl time.Duration) {
+	require.NoError(w.t, w.m.Set(key, (&Locker{id: "SOMEBODYELSES.ID"}).newToken("")))
+	w.m.SetTTL(key, ttl)
+}
+
 // line is who waits for the key, in order.
 func (w *world) line(key string) []string {
 	line := string(rediskey.Derive(nil, "", "line", key))

@@ -1,0 +1,180 @@
+package leasehold
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// What a waiter believes of what is published on its channel, and what a listener learns there.
+
+func TestWhichMessagesAreTrusted(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		l := w.party().Locker
+		anchor := l.now()
+		for name, tt := range map[string]struct {
+			fence int64         // the server would have given 7 at the anchor
+			after time.Duration // since the anchor
+			ttl   time.Duration
+			auto  bool
+			delay time.Duration
+			want  time.Duration // of trust, from the anchor; 0: it is only a hint
+		}{
+			"a new one":                  {7, 0, time.Minute, true, 0, claim - claim/100},
+			"an old one":                 {6, 0, time.Minute, true, 0, 0},
+			"a hint":                     {0, 0, time.Minute, true, 0, 0},
+			"a negative one":             {math.MinInt64, 0, time.Minute, true, 0, 0},
+			"a ttl below the claim":      {7, 0, time.Second, true, 0, 990 * time.Millisecond},
+			"in time to be confirmed":    {8, time.Second, time.Minute, true, 0, claim - claim/100},
+			"too late to be confirmed":   {8, 2 * time.Second, time.Minute, true, 0, 0},
+			"too late":                   {8, claim, time.Minute, true, 0, 0},
+			"renewed by hand":            {8, 0, time.Minute, false, 0, 0},
+			"with a lock delay":          {8, 0, time.Minute, true, time.Second, 0},
+			"too late for its short ttl": {8, 990 * time.Millisecond, time.Second, true, 0, 0},
+			"as high as can be":          {7 + 1_010_000, time.Second, time.Minute, true, 0, claim - claim/100},
+			"too high":                   {7 + 1_010_001, time.Second, time.Minute, true, 0, 0},
+			"high at once":               {7 + 2_000, 0, time.Minute, true, 0, claim - claim/100},
+			"too high at once":           {7 + 2_001, 0, time.Minute, true, 0, 0},
+			"the largest":                {math.MaxInt64, time.Second, time.Minute, true, 0, 0},
+		} {
+			s := stay{l: l, next: 7, a: &attempt{ttl: tt.ttl, auto: tt.auto, request: request{o: &options{lockDelay: tt.delay}}}}
+			s.anchor = anchor.add(-tt.after)
+			x := s.trust(grant(tt.fence))
+			if tt.want == 0 {
+				assert.Nil(t, x, name)
+				continue
+			}
+			require.NotNil(t, x, name)
+			assert.Equal(t, tt.want, x.deadline.Sub(s.anchor.Time), name)
+			assert.LessOrEqual(t, x.due, x.deadline.Time, name)
+		}
+	})
+}
+
+func TestAMessageIsRead(t *testing.T) {
+	for payload, want := range map[string]struct {
+		id string
+		grant
+	}{
+		"t 7":   {"t", grant(7)},
+		"t 7 2": {"t", grant(0)},
+		"t x":   {"t", grant(0)},
+		"t":     {"t", grant(0)},
+		" 7":    {"", grant(7)},
+		"":      {"", grant(0)},
+	} {
+		id, g := parseGrant(payload)
+		assert.Equal(t, want.id, id, payload)
+		assert.Equal(t, want.grant, g, payload)
+	}
+}
+
+// Anybody may publish anything.
+func TestWhatElseIsPublishedOnTheChannelIsOnlyAHint(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		w.hold("k", 10*time.Second)
+		waiting := beside(func() (*Lease, error) { return p.Acquire(t.Context(), "k", time.Minute, WithAutoRenew(true)) })
+		time.Sleep(100 * time.Millisecond)
+		token := w.line("k")[0]
+		id := wakeIDOf(token)
+		for _, text := range []string{
+			"", " ", "  ", "x", id, id + " ", id + " 1", id + " x 1", id + " 0", id + " -1", id + " 1 0", token + " 1",
+			id + " 99999999999999999999", id + "x 9223372036854775807", "another 9223372036854775807", strings.Repeat("x", 1<<16),
+		} {
+			assert.Equal(t, 1, w.m.Publish(p.wakes.channel, text))
+			synctest.Wait()
+			assert.Empty(t, waiting, "%q", text)
+		}
+		r := <-waiting
+		require.NoError(t, r.err)
+		assert.Greater(t, r.took, 9*time.Second)
+	})
+}
+
+// Who can read the line can forge a message. No fencing token that is far from the server's own comes of it: the number would
+// lock all later holders out of a resource that checks it.
+func TestAForgedMessageBringsNoFencingTokenThatTheServerDoesNotReach(t *testing.T) {
+	for name, tt := range map[string]struct {
+		ahead time.Duration // of the server's clock
+		want  bool          // a lease, which is too much to be had, but no more
+	}{
+		"the largest number":             {math.MaxInt64, false},
+		"a number of a minute later":     {time.Minute, false},
+		"just above what can be":         {5*time.Millisecond + time.Microsecond, false},
+		"the largest that can be":        {5 * time.Millisecond, true},
+		"a number from before the look":  {-500*time.Millisecond - time.Microsecond, false},
+		"the number of the holder's own": {-time.Second, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, w *world) {
+				h, p := w.party(), w.party()
+				x, err := h.TryAcquire(t.Context(), "k", 10*time.Second)
+				require.NoError(t, err)
+				time.Sleep(500 * time.Millisecond)
+				waiting := beside(func() (*Lease, error) { return p.Acquire(t.Context(), "k", time.Minute, WithAutoRenew(true)) })
+				time.Sleep(500 * time.Millisecond) // since its last look
+				fence := x.FencingToken()
+				if tt.ahead != -time.Second {
+					fence = time.Now().Add(tt.ahead).UnixMicro()
+				}
+				if tt.ahead == math.MaxInt64 {
+					fence = math.MaxInt64
+				}
+				w.m.Publish(p.wakes.channel, fmt.Sprint(wakeIDOf(w.line("k")[0]), " ", fence))
+				synctest.Wait()
+				require.Len(t, waiting, map[bool]int{true: 1}[tt.want])
+				if !tt.want {
+					require.NoError(t, x.Release(t.Context()))
+				}
+				y := (<-waiting).lease
+				assert.LessOrEqual(t, y.FencingToken(), time.Now().Add(5*time.Millisecond).UnixMicro())
+				time.Sleep(claim)
+				assert.NotEqual(t, tt.want, y.Valid(), "the first renewal finds the forgery")
+				_ = y.Release(t.Context())
+			})
+		})
+	}
+}
+
+// Who only listens has nothing to forge a message with before the grant, and nothing to gain by it afterwards.
+func TestAMessageThatIsPublishedAgainIsBelievedByNobody(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p, q := w.party(), w.party()
+		listener := w.raw.Subscribe(t.Context(), q.wakes.channel)
+		defer listener.Close()
+		hears := listener.Channel()
+		synctest.Wait()
+		var heard []string
+		for range 3 {
+			x, err := p.TryAcquire(t.Context(), "k", time.Minute)
+			require.NoError(t, err)
+			waiting := beside(func() (*Lease, error) { return q.Acquire(t.Context(), "k", time.Minute, WithAutoRenew(true)) })
+			time.Sleep(500 * time.Millisecond)
+			for _, text := range heard {
+				id, _, _ := strings.Cut(text, " ")
+				for _, again := range []string{text, fmt.Sprint(id, " ", time.Now().UnixMicro())} {
+					assert.Equal(t, 2, w.m.Publish(q.wakes.channel, again))
+				}
+			}
+			synctest.Wait()
+			require.Empty(t, waiting)
+			token := w.line("k")[0]
+			require.NoError(t, x.Release(t.Context()))
+			y := (<-waiting).lease
+			text := fmt.Sprint(wakeIDOf(token), " ", y.FencingToken())
+			for said := ""; said != text; { // it hears itself too
+				said = (<-hears).Payload
+				assert.NotContains(t, said, token[secretAt:])
+			}
+			heard = append(heard, text)
+			require.NoError(t, y.Release(t.Context()))
+		}
+	})
+}
