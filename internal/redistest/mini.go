@@ -1,5 +1,5 @@
 // Package redistest gives the tests of leasehold a Redis to talk to and ways
-// to break the conversation. Nothing but tests may import it.
+// to break the conversation. Nothing but tests and leaseholdtest may import it.
 //
 // Take the cheapest one that can show the fault:
 //
