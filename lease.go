@@ -63,7 +63,8 @@ type lease struct {
 
 var errNilLease = &Error{Op: "use", Err: invalid("the lease is nil: an acquire failed and its error was passed over")}
 
-// Key returns the Redis key, prefix included.
+// Key returns the Redis key, with the prefix that [WithKeyPrefix] puts before it. What a hook of the client puts there besides, it
+// does not know.
 func (x *Lease) Key() string {
 	if x == nil {
 		return ""

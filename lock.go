@@ -3,6 +3,7 @@ package leasehold
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	mathrand "math/rand/v2"
 	"sync/atomic"
@@ -48,7 +49,11 @@ type Locker struct {
 // reported by the calls that they would govern.
 func New(client redis.UniversalClient, opts ...Option) *Locker {
 	defaults := *(&options{}).with(opts)
-	l := newLocker(newDeployment(client, defaults.prefix), defaults)
+	d := newDeployment(client, defaults.prefix)
+	if d.topology.kind == unknownKind {
+		defaults.opaque = fmt.Sprintf("%T", client)
+	}
+	l := newLocker(d, defaults)
 	if client == nil {
 		l.bad = invalid("the redis client is nil")
 	}
@@ -121,6 +126,7 @@ func (l *Locker) address(a *attempt, key string, opts []Option) error {
 	if err != nil {
 		return a.fail(err)
 	}
+	a.made = newLockKeys(a.o.prefix, a.key)
 	return nil
 }
 

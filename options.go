@@ -42,6 +42,7 @@ type options struct {
 
 	quarantine time.Duration
 	quorum     *quorum // the Locker's; nil: it has a single deployment
+	opaque     string  // the type of its client, if that does not tell what kind of Redis it talks to
 }
 
 // WithAutoRenew says whether the lease is renewed in the background until it is released, lost or, with
@@ -76,6 +77,10 @@ func WithLockDelay(d time.Duration) Option {
 // them does not lose a lease that has not been renewed since. It makes losing one unlikely, not impossible: Redis may still promote a replica that had not
 // acknowledged. It costs a round trip to the replicas for each acquire, on a connection of its own while it lasts.
 // Renewals do not wait. n is 0 by default: no waiting. A client whose ReadTimeout is shorter than the timeout gives up before.
+//
+// The question has to reach the server that has the key. So a client of several servers, a cluster's or a redis.Ring, is asked for that
+// server, which takes one more round trip, and a client that hides what it is, as a struct does that embeds only the interface, is refused
+// with [ErrInvalid]: give it a method Unwrap() redis.UniversalClient.
 func WithReplicas(n int, timeout time.Duration) Option {
 	return Option{func(o *options) { o.replicas, o.replicasIn = n, timeout }}
 }
@@ -135,6 +140,9 @@ func (o *options) check(ttl time.Duration) error {
 	case o.replicas < 0 || o.replicas > 0 && (o.replicasIn < time.Millisecond || o.replicasIn > min(ttl/2, maxReplicasIn)):
 		return invalid("WithReplicas(%d, %v): want 0 replicas or more, and a timeout from 1ms to half the ttl of %v, at most %v",
 			o.replicas, o.replicasIn, ttl, maxReplicasIn)
+	case o.replicas > 0 && o.opaque != "":
+		return invalid("WithReplicas(%d, %v): the server to be asked is not known, since a client of type %s does not tell what kind of Redis it talks to: "+
+			"give it a method Unwrap() redis.UniversalClient", o.replicas, o.replicasIn, o.opaque)
 	case len(o.owner) > maxOwner || strings.ContainsFunc(o.owner, func(r rune) bool { return r < ' ' || r > '~' }):
 		return invalid("WithOwner(%q): want at most %d printable ASCII characters", o.owner, maxOwner)
 	}

@@ -86,6 +86,9 @@ func (q *quorum) check() error {
 		if n.client == nil {
 			return invalid("the client of node %d is nil", i)
 		}
+		if n.topology.kind == ringKind {
+			return invalid("the client of node %d is a redis.Ring, which moves keys between its servers: want a client of one server, or of a cluster", i)
+		}
 		if !reflect.TypeOf(n.client).Comparable() {
 			continue // somebody's own kind of client
 		}

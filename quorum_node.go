@@ -5,7 +5,6 @@ import (
 	"hash/maphash"
 	"math"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -91,13 +90,10 @@ func newNode(q *quorum, i int, client redis.UniversalClient, prefix string) *nod
 
 // newNodeCall prepares the run of a node's script: behind the token and the milliseconds stand args.
 func newNodeCall(ctx context.Context, sc *script, r *request, args ...any) *call {
-	c := &call{script: sc, values: values{ctx}, key: r.key, px: strconv.AppendInt(nil, r.px, 10)}
-	buf := append(c.buf[:0], r.token...)
-	at := len(buf)
-	buf = rediskey.Derive(buf, r.o.prefix, "fence", r.key)
-	c.token.bytes, c.names[0] = buf[:at:at], buf[at:]
-	all := append(c.args[:0], "evalsha", sc.hash, decimals[2], c.key, &c.names[0], &c.token, &c.px)
-	c.n = len(append(all, args...))
+	keys := r.lockKeys()
+	c := newCall(ctx, sc, r, keys[0], keys[fenceKey])
+	c.add(&c.token, &c.px)
+	c.add(args...)
 	return c
 }
 
@@ -135,9 +131,6 @@ func (n *node) prepare(c *call, then answerFunc) errand {
 		n.mu.Lock()
 		n.pending--
 		n.mu.Unlock()
-		if err == nil && n.cluster != nil {
-			n.known.Store(true)
-		}
 		then(c.written(), *begun, reply, err)
 	}
 	return errand{c, begun}
@@ -208,7 +201,7 @@ func (n *node) crowded() bool {
 func (n *node) note(key string, begun time.Time, now int64, id string) error {
 	took := time.Since(begun)
 	part := 0
-	if _, one := n.client.(*redis.Client); !one {
+	if n.topology.kind != oneServer {
 		part = rediskey.Slot(key) // several servers, each with runs of its own
 	}
 	n.mu.Lock()

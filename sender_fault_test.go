@@ -278,25 +278,3 @@ func TestCloseWaitsForWhatIsUnderWay(t *testing.T) {
 		}
 	})
 }
-
-// A call that a cluster's node did not answer goes to the cluster's client. It may have been run by the node, even when
-// it is withdrawn there before it is sent again.
-func TestCallThatWentAstrayIsNotReportedAsNeverSent(t *testing.T) {
-	onSenderBench(t, func(t *testing.T, b *senderBench) {
-		node := newSender(b.d.client)
-		node.home = b.d.sender
-		release := b.trips.hold(2)
-		busy := b.sendMany(2) // both flights of home
-		b.wire.DropReplies(1, "evalsha")
-		ctx, cancel := context.WithTimeout(t.Context(), stuck/2)
-		defer cancel()
-		_, n, err := node.do(ctx, b.d.call(acquireScript, testRequest("k"), modeTry), callBound)
-		assert.ErrorIs(t, err, context.DeadlineExceeded)
-		assert.True(t, b.m.Exists("k"))
-		assert.Positive(t, n, "the node has run it")
-		release()
-		for _, out := range busy {
-			requireGranted(t, <-out)
-		}
-	}, once)
-}

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-leasehold/leasehold/internal/rediskey"
@@ -57,9 +56,6 @@ func (sc *script) keys(r *request, mode string) int {
 	return sc.n
 }
 
-// decimals are small numbers as arguments that cost no allocation.
-var decimals = [...]any{"0", "1", "2", "3", "4", "5"}
-
 //go:embed *.lua
 var files embed.FS
 
@@ -101,10 +97,19 @@ type request struct {
 	token string
 	px    int64 // ms
 	o     *options
+	made  lockKeys // of the key; none: they have yet to be made
 
 	curious bool // a renewal asks who waits; guarded by the lease's mutex
 
 	tenure *tenure // of a quorum: what the token has on the nodes
+}
+
+// lockKeys are the keys that the scripts declare.
+func (r *request) lockKeys() lockKeys {
+	if r.made[0] == nil {
+		return newLockKeys(r.o.prefix, r.key)
+	}
+	return r.made
 }
 
 // answer is what acquire.lua says.
@@ -159,25 +164,23 @@ type store interface {
 // the time before it; written twice, the first may have done the work.
 type sent int
 
-// deployment is a store of one Redis: a server, its replicas, or a cluster.
+// deployment is a store of one Redis: a server, its replicas, a cluster, or the servers of a ring.
 type deployment struct {
-	*sender  // of the client as a whole
-	topology *topology
-	channel  name // of wake messages, up to the id of the Locker that is woken; nil: the script knows it
+	*sender     // of the client as a whole
+	channel any // what stands before the id in a wake channel, as an argument; nil: the script knows it
 
-	// A cluster's nodes each have a sender, so that a slow one holds up nobody but its own callers.
-	cluster *redis.ClusterClient // nil: not a cluster
-	known   atomic.Bool          // the cluster client knows the slots, so asking it sends nothing
-	mu      sync.Mutex           // guards nodes
-	nodes   map[*redis.Client]*sender
+	// The servers of a cluster or a ring each have a sender, so that a slow one holds up nobody but its own callers. What they
+	// send goes through the client all the same: it has the hooks, and it knows best which server has a key.
+	mu    sync.Mutex // guards nodes
+	nodes map[*redis.Client]*sender
 }
 
 func newDeployment(client redis.UniversalClient, prefix string) *deployment {
-	d := &deployment{sender: newSender(client), topology: newTopology(client)}
+	d := &deployment{sender: newSender(client, newTopology(client))}
 	if prefix != "" {
-		d.channel = name(prefix + rediskey.WakeChannel)
+		d.channel = prefix + rediskey.WakeChannel
 	}
-	if d.cluster, _ = client.(*redis.ClusterClient); d.cluster != nil {
+	if d.topology.many() {
 		d.nodes = map[*redis.Client]*sender{}
 	}
 	return d
@@ -185,22 +188,21 @@ func newDeployment(client redis.UniversalClient, prefix string) *deployment {
 
 // to is the sender for a key.
 func (d *deployment) to(key string) *sender {
-	if d.cluster == nil || !d.known.Load() {
+	if !d.topology.known.Load() {
 		return d.sender
 	}
-	master, err := d.cluster.MasterForKey(context.Background(), key)
+	node, err := d.topology.node(context.Background(), key)
 	if err != nil {
 		return d.sender
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	s := d.nodes[master]
+	s := d.nodes[node]
 	if s == nil {
 		// A node is new when the cluster has changed: the others may have left it, and are made again if not.
 		maps.DeleteFunc(d.nodes, func(_ *redis.Client, s *sender) bool { return time.Since(s.used) > unused && s.isIdle() })
-		s = newSender(master)
-		s.home = d.sender
-		d.nodes[master] = s
+		s = newSender(d.client, d.topology)
+		d.nodes[node] = s
 	}
 	s.used = time.Now()
 	return s
@@ -208,11 +210,7 @@ func (d *deployment) to(key string) *sender {
 
 // run runs a script for a caller who waits.
 func (d *deployment) run(ctx context.Context, sc *script, r *request, mode string, bound time.Duration) (any, sent, error) {
-	reply, n, err := d.to(r.key).do(ctx, d.call(sc, r, mode), bound)
-	if err == nil && d.cluster != nil {
-		d.known.Store(true)
-	}
-	return reply, n, err
+	return d.to(r.key).do(ctx, d.call(sc, r, mode), bound)
 }
 
 func (d *deployment) acquire(ctx context.Context, r *request, mode string, bound time.Duration) (answer, sent, error) {
@@ -226,18 +224,6 @@ func (d *deployment) acquire(ctx context.Context, r *request, mode string, bound
 	}
 	a, err := decodeAcquire(reply)
 	return a, n, err
-}
-
-// runReplicated is run with a WAIT for replicas. In a cluster a WAIT has to be sent to the key's own node.
-func (d *deployment) runReplicated(ctx context.Context, sc *script, r *request, mode string, bound time.Duration) (any, sent, error) {
-	return d.await(ctx, d.call(sc, r, mode), bound, func(c *call) {
-		d.postReplicated(c, func() (redis.Cmdable, error) {
-			if d.cluster == nil {
-				return d.client, nil
-			}
-			return d.cluster.MasterForKey(context.Background(), r.key)
-		})
-	})
 }
 
 func (d *deployment) renew(ctx context.Context, r *request, bound time.Duration) (int, error) {
@@ -269,9 +255,9 @@ func (d *deployment) flush() {
 	}
 }
 
-// senders returns all of them, the cluster's last: the others' calls may go on to it.
+// senders returns all of them.
 func (d *deployment) senders() []*sender {
-	if d.cluster == nil {
+	if d.nodes == nil {
 		return []*sender{d.sender}
 	}
 	d.mu.Lock()
@@ -308,46 +294,27 @@ func (d *deployment) close(ctx context.Context) bool {
 
 // call prepares the run of a script.
 func (d *deployment) call(sc *script, r *request, mode string) *call {
-	c := &call{script: sc, values: values{context.Background()}, key: r.key, o: r.o}
-
-	// All bytes stand in one buffer; they are sliced when it has its final place.
-	var ends [len(rediskey.Kinds)]int
-	buf := strconv.AppendInt(c.buf[:0], r.px, 10)
-	digits := len(buf)
-	buf = append(buf, r.token...)
-	derived := sc.keys(r, mode) - 1
-	for i := range derived {
-		buf = rediskey.Derive(buf, r.o.prefix, rediskey.Kinds[i], r.key)
-		ends[i] = len(buf)
-	}
-	start := digits + len(r.token)
-	c.px, c.token.bytes = buf[:digits:digits], buf[digits:start:start]
-	for i, end := range ends[:derived] {
-		c.names[i] = buf[start:end:end]
-		start = end
-	}
-
-	args := append(c.args[:0], "evalsha", sc.hash, decimals[derived+1], c.key)
-	for i := range derived {
-		args = append(args, &c.names[i])
-	}
+	keys := r.lockKeys()
+	c := newCall(context.Background(), sc, r, keys[:sc.keys(r, mode)]...)
 	if sc != inspectScript {
-		args = append(args, &c.token)
+		c.add(&c.token)
 	}
 	if sc == acquireScript || sc == renewScript {
-		args = append(args, &c.px)
+		c.add(&c.px)
 	}
 	if sc == acquireScript || sc == releaseScript {
-		args = append(args, modes[mode])
+		c.add(modes[mode])
 		switch {
-		case d.cluster != nil:
-			c.channel = append(rediskey.Derive(nil, r.o.prefix, rediskey.Wake, r.key), ':')
-			args = append(args, &c.channel, "SPUBLISH")
+		case d.topology.many():
+			// There a channel belongs to a key, and goes where the key is.
+			c.add(string(append(rediskey.Derive(nil, r.o.prefix, rediskey.Wake, r.key), ':')))
+			if d.topology.kind == clusterKind {
+				c.add("SPUBLISH")
+			}
 		case d.channel != nil:
-			args = append(args, &d.channel)
+			c.add(d.channel)
 		}
 	}
-	c.n = len(args)
 	return c
 }
 

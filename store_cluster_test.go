@@ -2,7 +2,8 @@ package leasehold
 
 import (
 	"fmt"
-	"io"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -10,13 +11,18 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/go-leasehold/leasehold/internal/rediskey"
 	"github.com/go-leasehold/leasehold/internal/redistest"
 )
 
 // oneNodeCluster is a cluster client of a miniredis, which says that it has all slots, and the client of that node.
-func oneNodeCluster(t *testing.T) (*redis.ClusterClient, *redis.Client) {
+func oneNodeCluster(t *testing.T, opts ...func(*redis.ClusterOptions)) (*redis.ClusterClient, *redis.Client) {
 	m, _ := redistest.Mini(t)
-	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{m.Addr()}, MaxRedirects: -1})
+	o := &redis.ClusterOptions{Addrs: []string{m.Addr()}}
+	for _, opt := range opts {
+		opt(o)
+	}
+	cluster := redis.NewClusterClient(o)
 	t.Cleanup(func() { _ = cluster.Close() })
 	node, err := cluster.MasterForKey(t.Context(), "k")
 	require.NoError(t, err)
@@ -51,51 +57,12 @@ func TestANodeOfAClusterHasASenderOfItsOwn(t *testing.T) {
 
 	// Those of nodes that have left are forgotten when a new one comes.
 	_, gone := redistest.Mini(t)
-	d.nodes = map[*redis.Client]*sender{gone: newSender(gone)}
+	d.nodes = map[*redis.Client]*sender{gone: newSender(cluster, d.topology)}
 	_, _, err := d.acquire(t.Context(), testRequest("k"), modeTry, callBound)
 	require.NoError(t, err)
 	require.Len(t, d.nodes, 1)
 	assert.NotNil(t, d.nodes[node])
 	assert.True(t, d.close(t.Context()))
-}
-
-// A node that does not answer may not be the one any more: the cluster's client finds out.
-func TestACallThatItsNodeDoesNotRunGoesToTheCluster(t *testing.T) {
-	for _, tt := range []struct {
-		name   string
-		err    error
-		lose   bool // after the node has run it
-		sent   sent
-		passes bool
-	}{
-		{name: "cut before", err: io.EOF, sent: 1, passes: true},
-		{name: "cut after", err: io.EOF, lose: true, sent: 2, passes: true},
-		{name: "moved", err: serverSays("MOVED 1 127.0.0.1:1"), lose: true, sent: 1, passes: true},
-		{name: "asked elsewhere", err: serverSays("ASK 1 127.0.0.1:1"), lose: true, sent: 1, passes: true},
-		{name: "refused", err: serverSays("READONLY You can't write against a read only replica."), lose: true, sent: 1},
-		{name: "not allowed", err: serverSays("NOPERM no"), sent: 0},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			cluster, node := oneNodeCluster(t)
-			fault := redistest.Faulty(node)
-			d := storeOn(t, cluster)
-			_, _, err := d.acquire(t.Context(), testRequest("first"), modeTry, callBound)
-			require.NoError(t, err)
-			if rule := fault.Next(1, redistest.Cmd("evalsha")); tt.lose {
-				rule.Lose(tt.err)
-			} else {
-				rule.Fail(tt.err)
-			}
-			a, n, err := d.acquire(t.Context(), testRequest("k"), modeTry, callBound)
-			assert.Equal(t, tt.sent, n)
-			if !tt.passes {
-				require.ErrorIs(t, err, tt.err)
-				return
-			}
-			require.NoError(t, err)
-			assert.Equal(t, granted, a.state)
-		})
-	}
 }
 
 func TestAClusterWithoutAnyNodeIsServerTrouble(t *testing.T) {
@@ -105,7 +72,7 @@ func TestAClusterWithoutAnyNodeIsServerTrouble(t *testing.T) {
 	for _, o := range []*options{{}, {replicas: 1, replicasIn: time.Second}} {
 		r := testRequest("k")
 		r.o = o
-		d.known.Store(true)
+		d.topology.known.Store(true)
 		_, _, err := d.acquire(t.Context(), r, modeTry, callBound)
 		require.ErrorIs(t, err, redis.ErrClosed)
 	}
@@ -161,4 +128,94 @@ func TestTooFewReplicasOnMiniredis(t *testing.T) {
 	a, _, err := d.acquire(t.Context(), r, modeTry, callBound)
 	require.NoError(t, err)
 	assert.Equal(t, held, a.state)
+}
+
+// keyOn is a key of one of a cluster's nodes.
+func keyOn(cluster *redistest.RedisCluster, node, i int) string {
+	for n := 0; ; n++ {
+		key := fmt.Sprintf("k%d-%d", i, n)
+		if cluster.Shard(rediskey.Slot(key)) == node {
+			return key
+		}
+	}
+}
+
+func TestTheNodesOfAClusterDoNotHoldUpEachOther(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.Cluster(t)
+	calls := func() (n int) {
+		for _, s := range cluster.Nodes {
+			for command, stat := range s.Client().InfoMap(t.Context(), "commandstats").Val()["Commandstats"] {
+				var count int
+				_, err := fmt.Sscanf(stat, "calls=%d,", &count)
+				require.NoError(t, err)
+				switch strings.TrimPrefix(command, "cmdstat_") {
+				case "evalsha", "eval", "cluster|slots", "cluster|shards", "command": // all that a client sends for itself
+					n += count
+				}
+			}
+		}
+		return n
+	}
+	l := process(t, cluster.Client())
+	section := func(key string) error {
+		x, err := l.TryAcquire(t.Context(), key, time.Minute)
+		if err == nil {
+			err = x.Release(t.Context())
+		}
+		return err
+	}
+	for range 2 { // connections, scripts, and go-redis's own questions
+		for node := range cluster.Nodes {
+			require.NoError(t, section(keyOn(cluster, node, 0)))
+		}
+	}
+	before := calls()
+	require.NoError(t, section(keyOn(cluster, 1, 0)))
+	assert.Equal(t, before+2, calls(), "an acquire and a release are a round trip each")
+
+	cluster.Nodes[0].Stop()
+	var hanging sync.WaitGroup
+	for i := range 20 {
+		hanging.Go(func() { _ = section(keyOn(cluster, 0, i)) })
+	}
+	defer hanging.Wait()
+	defer cluster.Nodes[0].Cont()
+	require.Eventually(t, func() bool { return l.store.(*deployment).isBusy() }, 10*time.Second, time.Millisecond)
+	for i := range 50 {
+		begun := time.Now()
+		require.NoError(t, section(keyOn(cluster, 1+i%2, i)))
+		require.Less(t, time.Since(begun), time.Second, "a node that does not answer holds up another")
+	}
+}
+
+// isBusy reports whether some node has all its free round trips under way.
+func (d *deployment) isBusy() bool {
+	for _, s := range d.senders() {
+		s.mu.Lock()
+		busy := s.flights >= freeFlights
+		s.mu.Unlock()
+		if busy {
+			return true
+		}
+	}
+	return false
+}
+
+// go-redis looks once a minute where the slots are.
+func TestAReplicaThatHasTakenOverIsFoundByTheFirstCall(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.Cluster(t)
+	replica := cluster.Replica(1)
+	l := process(t, cluster.Client())
+	kept, err := l.TryAcquire(t.Context(), keyOn(cluster, 1, 0), time.Minute, WithReplicas(1, 2*time.Second))
+	require.NoError(t, err)
+	cluster.Nodes[1].Kill()
+	require.NoError(t, replica.Client().Do(t.Context(), "CLUSTER", "FAILOVER", "TAKEOVER").Err())
+	begun := time.Now()
+	x, err := l.TryAcquire(t.Context(), keyOn(cluster, 1, 1), time.Minute)
+	require.NoError(t, err)
+	t.Logf("found after %v", time.Since(begun))
+	require.NoError(t, kept.Renew(t.Context()))
+	require.NoError(t, x.Release(t.Context()))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -29,6 +30,7 @@ type topology struct {
 	// Of a cluster or a ring: finds the server. It is the client's code, so it is called by node alone.
 	find   func(ctx context.Context, key string) (*redis.Client, error)
 	reload func(context.Context) // of a cluster: asks for the slots anew; nil: it cannot
+	known  atomic.Bool           // the client knows where keys are, so that to ask it sends nothing
 }
 
 // maxWrappers bounds the wrappers of a client that are looked through, so that one that wraps itself comes to an end.
@@ -37,11 +39,7 @@ const maxWrappers = 32
 // newTopology finds the kind of a client. It sends nothing.
 func newTopology(client redis.UniversalClient) (t *topology) {
 	t = &topology{}
-	defer func() {
-		if recover() != nil { // a wrapper that cannot even be unwrapped, such as a nil one, says nothing
-			t = &topology{}
-		}
-	}()
+	defer func() { _ = recover() }() // a wrapper that cannot even be unwrapped, such as a nil one, says nothing
 	for range maxWrappers {
 		switch c := client.(type) {
 		case interface {
@@ -57,6 +55,7 @@ func newTopology(client redis.UniversalClient) (t *topology) {
 		}:
 			t.kind = ringKind
 			t.find = func(_ context.Context, key string) (*redis.Client, error) { return c.GetShardClientForKey(key) }
+			t.known.Store(true)
 			return t
 		case interface{ Options() *redis.Options }:
 			t.kind = oneServer
@@ -72,6 +71,25 @@ func newTopology(client redis.UniversalClient) (t *topology) {
 
 // many reports whether keys are spread over several servers, each with a client of its own.
 func (t *topology) many() bool { return t.find != nil }
+
+// learn is told of a call that succeeded, in a goroutine that may wait for the client: with the call, a cluster's client has asked
+// where keys are, unless a hook answered for it.
+func (t *topology) learn(key string) {
+	if t.many() && !t.known.Load() {
+		_, err := t.node(context.Background(), key)
+		t.known.Store(err == nil)
+	}
+}
+
+// refresh has a cluster's slots asked for anew, in a goroutine of go-redis's: it would go on asking a server that is gone until its
+// picture of the cluster is a minute old.
+func (t *topology) refresh() {
+	if t.reload == nil {
+		return
+	}
+	defer func() { _ = recover() }() // nothing is lost: the picture stays as it is
+	t.reload(context.Background())
+}
 
 var errNoNode = errors.New("the redis client names no server for the key")
 

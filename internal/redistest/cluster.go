@@ -1,6 +1,8 @@
 package redistest
 
 import (
+	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -42,6 +44,47 @@ func Cluster(t testing.TB) *RedisCluster {
 		return true
 	})
 	return c
+}
+
+// Shard returns which of the Nodes has a slot.
+func (c *RedisCluster) Shard(slot int) int {
+	const slots = 16384
+	for i := range c.Nodes {
+		if slot < (i+1)*slots/len(c.Nodes) {
+			return i
+		}
+	}
+	return -1
+}
+
+// Replica starts a replica of one of the Nodes and waits until it follows and
+// knows the whole cluster, so that CLUSTER FAILOVER TAKEOVER makes it the
+// primary of that node's slots.
+func (c *RedisCluster) Replica(of int) *RedisServer {
+	c.t.Helper()
+	ctx := c.t.Context()
+	s := Server(c.t, "--cluster-enabled", "yes", "--cluster-node-timeout", "5000")
+	replica := s.Client()
+	known := fmt.Sprintf("cluster_known_nodes:%d", len(c.Nodes)+1)
+	clients := []*redis.Client{replica}
+	for _, n := range c.Nodes {
+		must(c.t, replica.ClusterMeet(ctx, "127.0.0.1", strconv.Itoa(n.port)).Err())
+		clients = append(clients, n.Client())
+	}
+	eventually(c.t, "the replica is met", func() bool { // or it will not know which slots to take over, nor be believed
+		for _, client := range clients {
+			info := client.ClusterInfo(ctx).Val()
+			if !strings.Contains(info, "cluster_slots_assigned:16384") || !strings.Contains(info, known) {
+				return false
+			}
+		}
+		return true
+	})
+	must(c.t, replica.ClusterReplicate(ctx, clients[1+of].ClusterMyID(ctx).Val()).Err())
+	eventually(c.t, "the replica follows", func() bool {
+		return strings.Contains(replica.Info(ctx, "replication").Val(), "master_link_status:up")
+	})
+	return s
 }
 
 // Client returns a client of the whole cluster that is closed with the test.

@@ -1,0 +1,29 @@
+//go:build !race
+
+package leasehold
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-leasehold/leasehold/internal/redistest"
+)
+
+// What a lone acquire and its release allocate, by go-redis and by this library together. The keys are made once for both. (Under the
+// race detector the count is another one.)
+func TestAnAcquireAndItsReleaseAllocateLittle(t *testing.T) {
+	s := redistest.Server(t)
+	l := New(s.Client())
+	t.Cleanup(func() { _ = l.Close() })
+	ctx := t.Context()
+	n := testing.AllocsPerRun(2000, func() {
+		x, err := l.TryAcquire(ctx, "invoice:4711", time.Minute)
+		require.NoError(t, err)
+		require.NoError(t, x.Release(ctx))
+	})
+	t.Logf("%v allocations", n)
+	assert.LessOrEqual(t, n, 26.0)
+}

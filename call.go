@@ -1,0 +1,196 @@
+package leasehold
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-leasehold/leasehold/internal/rediskey"
+	"github.com/redis/go-redis/v9"
+)
+
+// call is one run of a script. It is made for one use and owns everything that is written for it.
+//
+// What is sent is what go-redis's own Script sends: keys as strings, their number as an int, and each command with arguments of
+// its own. Hooks of the client rely on that, such as one that puts a tenant's prefix before the keys: it must find every key,
+// and find none twice.
+type call struct {
+	script *script
+	values values
+	key    string
+	px     digits
+	token  countedToken
+	args   [maxArgs]any // as they are meant; no command has this array
+	first  [maxArgs]any // those of the first command
+	n      int          // of args
+	given  bool         // first was given away
+	taught bool         // the server does not know the script: it is sent as a whole
+	o      *options
+	buf    [128]byte
+
+	with  atomic.Pointer[sender]
+	round *round                     // the handle of a quorum's renewal; such a call is never sent
+	wait  *wait                      // who waits for it; or
+	then  func(reply any, err error) // what to do about it, in the flight's goroutine
+	reply any
+	err   error
+}
+
+// maxArgs is the most that a script is given: its name, itself, the number of keys, the keys, and five arguments.
+const maxArgs = 3 + len(lockKeys{}) + 5
+
+// lockKeys are the keys of a lock as arguments: the lock, then those that are derived from it, in the order in which the scripts
+// declare them. They are made once for a lease, since each costs an allocation.
+type lockKeys [1 + len(rediskey.Kinds)]any
+
+// fenceKey is the place of the fencing counter among them.
+const fenceKey = 2
+
+func newLockKeys(prefix, key string) (keys lockKeys) {
+	var buf [256]byte
+	all, ends := buf[:0], [len(rediskey.Kinds)]int{}
+	for i, kind := range rediskey.Kinds {
+		all = rediskey.Derive(all, prefix, kind, key)
+		ends[i] = len(all)
+	}
+	derived, start := string(all), 0
+	keys[0] = key
+	for i, end := range ends {
+		keys[1+i] = derived[start:end]
+		start = end
+	}
+	return keys
+}
+
+// values is a context of which only the values count, such as a span that is a parent. It is what context.WithoutCancel makes,
+// but for context.Cause, in the place that the call has for it: one allocation less for each.
+type values struct{ context.Context }
+
+func (values) Deadline() (time.Time, bool) { return time.Time{}, false }
+func (values) Done() <-chan struct{}       { return nil }
+func (values) Err() error                  { return nil }
+
+// wait is where a caller waits for its call.
+type wait struct {
+	done  chan struct{} // length one: a flight never blocks on a caller that has left
+	timer *time.Timer
+}
+
+// digits is a number as an argument that costs no allocation.
+type digits []byte
+
+func (d *digits) MarshalBinary() ([]byte, error) { return *d, nil }
+func (d *digits) String() string                 { return string(*d) }
+
+// countedToken is the token as an argument. go-redis asks it for its bytes at every write, so it knows how
+// often the command was written, which go-redis does not say.
+type countedToken struct {
+	bytes  []byte
+	writes atomic.Int32
+}
+
+func (t *countedToken) MarshalBinary() ([]byte, error) {
+	t.writes.Add(1)
+	return t.bytes, nil
+}
+
+// String keeps the token, which is a proof of ownership, out of traces.
+func (t *countedToken) String() string { return "(token)" }
+
+func (c *call) written() sent { return sent(c.token.writes.Load()) }
+
+// newCall prepares the run of a script on keys of the request. What else the script is given is added.
+func newCall(ctx context.Context, sc *script, r *request, keys ...any) *call {
+	c := &call{script: sc, values: values{ctx}, key: r.key, o: r.o}
+	buf := strconv.AppendInt(c.buf[:0], r.px, 10)
+	at := len(buf)
+	buf = append(buf, r.token...)
+	c.px, c.token.bytes = digits(buf[:at:at]), buf[at:]
+	c.add("evalsha", sc.hash, len(keys))
+	c.add(keys...)
+	return c
+}
+
+// add adds arguments.
+func (c *call) add(args ...any) { c.n = len(append(c.args[:c.n], args...)) }
+
+// command makes the command to be sent, with arguments that a hook may change and keep.
+func (c *call) command(ctx context.Context) *redis.Cmd {
+	args := c.first[:c.n:c.n]
+	if c.given {
+		args = make([]any, c.n)
+	}
+	c.given = true
+	copy(args, c.args[:c.n])
+	cmd := redis.NewCmd(ctx, args...)
+	cmd.SetFirstKeyPos(firstKey)
+	return cmd
+}
+
+// firstKey is where the keys begin in the arguments of a command.
+const firstKey = 3
+
+// unknownScript turns the call into an EVAL if the server does not know the script: after a restart, a
+// failover, SCRIPT FLUSH, or at the first call ever. Not SCRIPT LOAD, which would be a further round trip and
+// would have to reach the right node.
+func (c *call) unknownScript(cmd *redis.Cmd) bool {
+	if cmd.Err() == nil || !redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") || c.taught {
+		return false
+	}
+	if c.written() == 1 {
+		c.token.writes.Store(0) // that write has certainly done nothing
+	}
+	c.taught = true
+	c.args[0], c.args[1] = "eval", c.script.src
+	return true
+}
+
+// withdraw takes back a call that has not been sent, and reports whether it could.
+func (c *call) withdraw() bool {
+	s := c.with.Load()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.Index(s.queue, c)
+	if i < 0 {
+		return false // on its way, or done
+	}
+	s.queue = slices.Delete(s.queue, i, i+1)
+	return true
+}
+
+// finish tells whoever waits for the call.
+func (c *call) finish() {
+	if errors.Is(c.err, redis.Nil) {
+		c.err = fmt.Errorf("%w: nil", errReply)
+	}
+	c.err = redacted(c.err)
+	if c.then != nil {
+		c.then(c.reply, c.err)
+		return
+	}
+	c.wait.done <- struct{}{}
+}
+
+// recovered makes a panic in the client, from a hook of the user's, the error of the calls.
+func recovered(calls ...*call) {
+	if p := recover(); p != nil {
+		for _, c := range calls {
+			if c.reply == nil && c.err == nil {
+				c.err = fmt.Errorf("the redis client panicked: %v", p)
+			}
+		}
+	}
+}
+
+// abandoned is the error of a call whose goroutine the client ended, as a hook's runtime.Goexit does.
+func (c *call) abandoned() {
+	if c.reply == nil && c.err == nil {
+		c.err = errExit
+	}
+}
+
+var errExit = errors.New("the redis client ended the goroutine that called it")
