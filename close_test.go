@@ -41,11 +41,12 @@ func TestEveryCallAfterCloseSaysSo(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		p := w.party()
 		require.NoError(t, p.Close())
+		fn := func(context.Context, *Lease) error { assert.Fail(t, "fn runs"); return nil }
 		for name, call := range map[string]func() error{
 			"TryAcquire":   func() error { _, err := p.TryAcquire(t.Context(), "k", time.Second); return err },
 			"Acquire":      func() error { _, err := p.Acquire(t.Context(), "k", time.Second); return err },
-			"WithLock":     func() error { return p.WithLock(t.Context(), "k", time.Second, nil) },
-			"TryWithLock":  func() error { return p.TryWithLock(t.Context(), "k", time.Second, nil) },
+			"WithLock":     func() error { return p.WithLock(t.Context(), "k", time.Second, fn) },
+			"TryWithLock":  func() error { return p.TryWithLock(t.Context(), "k", time.Second, fn) },
 			"Adopt":        func() error { _, err := p.Adopt(t.Context(), "k", "t", time.Second); return err },
 			"Inspect":      func() error { _, err := p.Inspect(t.Context(), "k"); return err },
 			"ForceRelease": func() error { return p.ForceRelease(t.Context(), "k") },
@@ -346,7 +347,6 @@ func TestCloseIsBoundedWhenTheSubscriptionNeverComesBack(t *testing.T) {
 func TestAHookMayClose(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		p := w.party()
-		p.deaf = true
 		closed := make(chan error, 1)
 		x, err := p.TryAcquire(t.Context(), "k", time.Second, WithHooks(Hooks{Lost: func(Event) { closed <- p.Close() }}))
 		require.NoError(t, err)

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// Hooks are called at the events of a lease's life; a nil one is skipped. They are called outside every
+// Hooks are called at the events of a lease's life; a nil one is skipped. Those of several [WithHooks] are called one after
+// another, and Start then is given the context of the one before. They are called outside every
 // lock, from the goroutine that saw the event, so they must return soon: a slow hook delays the renewals of
 // its Locker. They must be safe for concurrent use. A panic in one is contained and logged.
 type Hooks struct {
@@ -72,41 +73,40 @@ func (r *request) event(fence int64) Event {
 	return Event{Key: r.key, Owner: r.o.owner, FencingToken: fence}
 }
 
-// started runs the Start hook.
-func (o *options) started(ctx context.Context, e Event) (derived context.Context) {
-	if o.hooks == nil || o.hooks.Start == nil {
-		return ctx
-	}
-	derived = ctx
-	o.contain(func() {
-		if c := o.hooks.Start(ctx, e); c != nil {
-			derived = c
+// started runs the Start hooks. Each is given the context of the one before.
+func (o *options) started(ctx context.Context, e Event) context.Context {
+	for _, h := range o.hooks {
+		if h.Start == nil {
+			continue
 		}
-	})
-	return derived
+		o.contain(func() {
+			if c := h.Start(ctx, e); c != nil {
+				ctx = c
+			}
+		})
+	}
+	return ctx
 }
 
-// acquired runs the hook of an acquire's end.
+// acquired runs the hooks of an acquire's end.
 func (o *options) acquired(ctx context.Context, e Event) {
-	if o.hooks == nil {
-		return
-	}
-	hook := o.hooks.Acquired
-	if e.Err != nil {
-		hook = o.hooks.GaveUp
-	}
-	if hook != nil {
-		o.contain(func() { hook(ctx, e) })
+	for _, h := range o.hooks {
+		hook := h.Acquired
+		if e.Err != nil {
+			hook = h.GaveUp
+		}
+		if hook != nil {
+			o.contain(func() { hook(ctx, e) })
+		}
 	}
 }
 
-// hook runs one of the hooks that take no context.
+// hook runs the hooks of one event that take no context.
 func (o *options) hook(pick func(*Hooks) func(Event), e Event) {
-	if o.hooks == nil {
-		return
-	}
-	if hook := pick(o.hooks); hook != nil {
-		o.contain(func() { hook(e) })
+	for i := range o.hooks {
+		if hook := pick(&o.hooks[i]); hook != nil {
+			o.contain(func() { hook(e) })
+		}
 	}
 }
 

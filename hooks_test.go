@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/redistest"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -133,20 +134,79 @@ func TestTheContextOfStartGoesThroughTheCall(t *testing.T) {
 		assert.Equal(t, []any{"span of a", "span of a"}, ended)
 		assert.Subset(t, spans.seen, []any{"span of a"})
 
-		// One that returns none leaves the call's own.
-		ctx := context.WithValue(t.Context(), ctxKey{}, "own")
-		_, err = l.TryAcquire(ctx, "b", time.Second, WithHooks(Hooks{
+		// One that returns none leaves what there is.
+
+		_, err = l.TryAcquire(t.Context(), "b", time.Second, WithHooks(Hooks{
 			Start:    func(context.Context, Event) context.Context { return nil },
 			Acquired: end,
 		}))
 		require.NoError(t, err)
-		assert.Equal(t, "own", ended[2])
+		assert.Equal(t, []any{"span of b", "span of b"}, ended[2:])
+	})
+}
+
+// A call's hooks come on top of New's, and do not silence those of whoever made the Locker.
+func TestHooksAddUpInTheOrderInWhichTheyWereGiven(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		var mu sync.Mutex
+		var told []string
+		note := func(s string) { mu.Lock(); defer mu.Unlock(); told = append(told, s) }
+		hooks := func(name string) Option {
+			with := func(hook string) func(context.Context, Event) {
+				return func(ctx context.Context, _ Event) { note(name + " " + hook + ctx.Value(ctxKey{}).(string)) }
+			}
+			on := func(hook string) func(Event) { return func(Event) { note(name + " " + hook) } }
+			return WithHooks(Hooks{
+				Start: func(ctx context.Context, _ Event) context.Context {
+					note(name + " start")
+					before, _ := ctx.Value(ctxKey{}).(string)
+					return context.WithValue(ctx, ctxKey{}, before+" "+name)
+				},
+				Acquired: with("acquired"), GaveUp: with("gave up"),
+				Renewed: on("renewed"), Jeopardy: on("jeopardy"), Lost: on("lost"), Released: on("released"),
+			})
+		}
+		client := w.dial()
+		fault := redistest.Faulty(client)
+		l := New(client, hooks("a"), hooks("b"), WithHooks(Hooks{}))
+		defer l.Close()
+		events := func(want ...string) {
+			t.Helper()
+			mu.Lock()
+			defer mu.Unlock()
+			assert.Equal(t, want, told)
+			told = nil
+		}
+		x, err := l.TryAcquire(t.Context(), "k", time.Second, hooks("c"))
+		require.NoError(t, err)
+		events("a start", "b start", "c start", "a acquired a b c", "b acquired a b c", "c acquired a b c")
+
+		// What one call was given stays its own.
+		_, err = l.TryAcquire(t.Context(), "y", time.Minute, hooks("d"))
+		require.NoError(t, err)
+		events("a start", "b start", "d start", "a acquired a b d", "b acquired a b d", "d acquired a b d")
+		_, err = l.TryAcquire(t.Context(), "y", time.Second)
+		require.ErrorIs(t, err, ErrHeld)
+		events("a start", "b start", "a gave up a b", "b gave up a b")
+
+		require.NoError(t, x.Renew(t.Context()))
+		events("a renewed", "b renewed", "c renewed")
+		fault.Next(1, nil).Fail(errNetwork)
+		require.Error(t, x.Renew(t.Context()))
+		events("a jeopardy", "b jeopardy", "c jeopardy")
+		awaitEnd(x)
+		events("a lost", "b lost", "c lost")
 	})
 }
 
 func TestAPanicInAnyHookIsContainedAndLogged(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		var log bytes.Buffer
+		var mu sync.Mutex
+		var heard []string
+		hear := func(name string) func(Event) {
+			return func(Event) { mu.Lock(); defer mu.Unlock(); heard = append(heard, name) }
+		}
 		boom := func(name string) func(Event) { return func(Event) { panic(name + " panics") } }
 		with := func(name string) func(context.Context, Event) {
 			return func(context.Context, Event) { panic(name + " panics") }
@@ -156,6 +216,11 @@ func TestAPanicInAnyHookIsContainedAndLogged(t *testing.T) {
 			Start:    func(context.Context, Event) context.Context { panic("start panics") },
 			Acquired: with("acquired"), GaveUp: with("gave up"),
 			Renewed: boom("renewed"), Jeopardy: boom("jeopardy"), Lost: boom("lost"), Released: boom("released"),
+		}), WithHooks(Hooks{
+			Start:    func(ctx context.Context, _ Event) context.Context { hear("start")(Event{}); return ctx },
+			Acquired: func(_ context.Context, e Event) { hear("acquired")(e) },
+			GaveUp:   func(_ context.Context, e Event) { hear("gave up")(e) },
+			Renewed:  hear("renewed"), Jeopardy: hear("jeopardy"), Lost: hear("lost"), Released: hear("released"),
 		}))
 		x, err := l.TryAcquire(t.Context(), "k", time.Second)
 		require.NoError(t, err)
@@ -172,6 +237,7 @@ func TestAPanicInAnyHookIsContainedAndLogged(t *testing.T) {
 		require.NoError(t, l.Close())
 		for _, hook := range []string{"start", "acquired", "gave up", "renewed", "jeopardy", "lost", "released"} {
 			assert.Contains(t, log.String(), hook+" panics")
+			assert.Contains(t, heard, hook, "a hook behind one that panics")
 		}
 	})
 }
@@ -180,7 +246,6 @@ func TestAPanicInAnyHookIsContainedAndLogged(t *testing.T) {
 func TestAHookMayUseTheLeaseAndTheLocker(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		p := w.party()
-		p.deaf = true
 		var lease atomic.Pointer[Lease]
 		use := func(Event) {
 			x := lease.Load()

@@ -294,7 +294,6 @@ func TestAnOlderRenewalDoesNotMoveTheDeadlineBack(t *testing.T) {
 func TestAnEntryThatGoesWrongHarmsNoOther(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		p := w.party()
-		p.deaf = true
 		bad := WithHooks(Hooks{Renewed: func(Event) { panic("a hook of the user's") }})
 		var good []*Lease
 		for i := range 20 {
@@ -324,7 +323,6 @@ func TestAHookThatHoldsTheTickUpHidesNoLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		gate, in := make(chan struct{}), make(chan struct{}, 1)
 		p := w.party()
-		p.deaf = true
 		slow, err := p.TryAcquire(t.Context(), "slow", time.Second, WithHooks(Hooks{Lost: func(Event) { in <- struct{}{}; <-gate }}))
 		require.NoError(t, err)
 		x, err := p.TryAcquire(t.Context(), "x", time.Second)

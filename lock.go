@@ -48,7 +48,7 @@ type Locker struct {
 // outlive the Locker, and Close does not close it. New sends nothing and starts nothing; options that cannot be used are
 // reported by the calls that they would govern.
 func New(client redis.UniversalClient, opts ...Option) *Locker {
-	defaults := *(&options{}).with(opts)
+	defaults := *(&options{}).with(inNew, opts)
 	d := newDeployment(client, defaults.prefix)
 	if d.topology.kind == unknownKind {
 		defaults.opaque = fmt.Sprintf("%T", client)
@@ -114,7 +114,7 @@ func (l *Locker) prepare(a *attempt, key string, ttl time.Duration, opts []Optio
 
 // address judges what every call is given.
 func (l *Locker) address(a *attempt, key string, opts []Option) error {
-	a.o = l.defaults.with(opts)
+	a.o = l.defaults.with(inCall, opts)
 	a.key = a.o.prefix + key
 	err := l.bad
 	if err == nil {
@@ -171,6 +171,10 @@ func (l *Locker) TryWithLock(ctx context.Context, key string, ttl time.Duration,
 
 func (l *Locker) with(ctx context.Context, how acquireFunc, key string, ttl time.Duration, fn func(context.Context, *Lease) error, opts []Option) error {
 	a := attempt{op: "acquire", auto: true, busy: true}
+	if fn == nil {
+		a.key = l.defaults.prefix + key
+		return a.fail(invalid("the function is nil"))
+	}
 	lease, err := l.take(ctx, &a, how, key, ttl, opts)
 	if err != nil {
 		return err
@@ -204,7 +208,7 @@ func (l *Locker) take(ctx context.Context, a *attempt, how acquireFunc, key stri
 		woken = ""
 	}
 	l.stats.acquired(woken, err)
-	if a.o.hooks != nil {
+	if len(a.o.hooks) > 0 {
 		e := a.event(0)
 		e.Waited, e.Looks, e.Woken, e.Err = time.Since(a.begun), a.looks, woken, err
 		if x != nil {

@@ -141,8 +141,8 @@ func TestATTLThatCannotBeTrustedIsRefusedBeforeAnythingIsSent(t *testing.T) {
 				"TryAcquire":  func() error { _, err := p.TryAcquire(t.Context(), "k", ttl); return err },
 				"Acquire":     func() error { _, err := p.Acquire(t.Context(), "k", ttl); return err },
 				"Adopt":       func() error { _, err := p.Adopt(t.Context(), "held", holder.Token(), ttl); return err },
-				"WithLock":    func() error { return p.WithLock(t.Context(), "k", ttl, nil) },
-				"TryWithLock": func() error { return p.TryWithLock(t.Context(), "k", ttl, nil) },
+				"WithLock":    func() error { return p.WithLock(t.Context(), "k", ttl, idle) },
+				"TryWithLock": func() error { return p.TryWithLock(t.Context(), "k", ttl, idle) },
 			} {
 				require.ErrorIs(t, call(), ErrInvalid, "%s with %v", name, ttl)
 			}
@@ -370,7 +370,7 @@ func TestAContextThatHasEndedSendsNothing(t *testing.T) {
 			"Adopt":        func() error { _, err := p.Adopt(ctx, "k", "t", time.Second); return err },
 			"Inspect":      func() error { _, err := p.Inspect(ctx, "k"); return err },
 			"ForceRelease": func() error { return p.ForceRelease(ctx, "k") },
-			"WithLock":     func() error { return p.WithLock(ctx, "k", time.Second, nil) },
+			"WithLock":     func() error { return p.WithLock(ctx, "k", time.Second, idle) },
 		} {
 			err := call()
 			require.ErrorIs(t, err, cause, name)

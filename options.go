@@ -2,6 +2,7 @@ package leasehold
 
 import (
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,21 +24,34 @@ const maxOwner = 64
 
 // An Option changes how a [Locker] takes or keeps its leases. Options given to [New] are the Locker's
 // defaults; options given to a call stand before them, the last one first. A call checks them all before
-// anything is sent, and answers [ErrInvalid] with the option's name and value. The zero Option changes
-// nothing. Options are values and may be shared.
+// anything is sent, and answers [ErrInvalid] with the option's name and value, also for one that is not a call's. The zero
+// Option changes nothing. Options are values and may be shared.
 type Option struct{ set func(*options) }
+
+// place is where options are given.
+type place int
+
+const (
+	inNew place = 1 << iota
+	inNewQuorum
+	inCall
+)
 
 // options is one call's settings. Shared between the leases of a Locker, so never changed after check.
 type options struct {
+	at        place // of the options that are being set
+	misplaced error // about one that was given where it does not belong
+
 	autoRenew  *bool // nil: as the method does by default
 	renewEvery time.Duration
+	renewWish  bool // renewEvery is New's
 	maxHold    time.Duration
 	lockDelay  time.Duration
 	replicas   int
 	replicasIn time.Duration
 	prefix     string
 	owner      string
-	hooks      *Hooks
+	hooks      []Hooks // in the order of their calls
 	logger     *slog.Logger
 
 	quarantine time.Duration
@@ -52,10 +66,11 @@ func WithAutoRenew(on bool) Option {
 	return Option{func(o *options) { o.autoRenew = &on }}
 }
 
-// WithRenewEvery sets the time between two automatic renewals, at most half the TTL. Zero, the default,
-// is a third of the TTL, which leaves time for two more tries after one that failed.
+// WithRenewEvery sets the time between two automatic renewals. Zero, the default, is a third of the TTL, which leaves time for
+// two more tries after one that failed. Given to New it is a wish, as New does not know the TTLs: a lease for whose TTL it is
+// too long is renewed after a third of that. Given to a call it is an order, of at most half the TTL.
 func WithRenewEvery(d time.Duration) Option {
-	return Option{func(o *options) { o.renewEvery = d }}
+	return Option{func(o *options) { o.renewEvery, o.renewWish = d, o.at != inCall }}
 }
 
 // WithMaxHold bounds how long a lease can be kept by any renewing, counted from the moment its acquire
@@ -88,8 +103,15 @@ func WithReplicas(n int, timeout time.Duration) Option {
 // WithKeyPrefix puts s before every key, and so before every key that is derived from one and before the
 // wake channel: an ACL needs ~s* and &s*. All processes that share a lock must have the same prefix: with another one and
 // a longer key they would share the lock but not its line and its counter. It may hold a hash tag ("{tenant}:") but no single brace.
+//
+// It is for New and NewQuorum: Inspect and ForceRelease must name the same keys as the calls that lock them, and the Locker has
+// one channel for messages.
 func WithKeyPrefix(s string) Option {
-	return Option{func(o *options) { o.prefix = s }}
+	return Option{func(o *options) {
+		if o.belongs(inNew|inNewQuorum, "WithKeyPrefix(%q): it is for New and NewQuorum", s) {
+			o.prefix = s
+		}
+	}}
 }
 
 // WithOwner puts a readable label into the token, for [State] and the log: up to 64 printable ASCII
@@ -98,9 +120,10 @@ func WithOwner(label string) Option {
 	return Option{func(o *options) { o.owner = label }}
 }
 
-// WithHooks has h called at the events of a lease's life. See [Hooks].
+// WithHooks has h called at the events of a lease's life, after the hooks that were given before: those of New come first, then
+// those of the call. See [Hooks].
 func WithHooks(h Hooks) Option {
-	return Option{func(o *options) { o.hooks = &h }}
+	return Option{func(o *options) { o.hooks = append(slices.Clip(o.hooks), h) }}
 }
 
 // WithLogger has one line written for every loss, jeopardy and failed release, with the key, the fencing
@@ -109,12 +132,13 @@ func WithLogger(log *slog.Logger) Option {
 	return Option{func(o *options) { o.logger = log }}
 }
 
-// with is the settings with a call's own options put before them. Without any it is o itself.
-func (o *options) with(opts []Option) *options {
+// with is the settings with options that were given there put before them. Without any it is o itself.
+func (o *options) with(at place, opts []Option) *options {
 	if len(opts) == 0 {
 		return o
 	}
 	merged := *o
+	merged.at = at
 	for _, opt := range opts {
 		if opt.set != nil {
 			opt.set(&merged)
@@ -123,13 +147,24 @@ func (o *options) with(opts []Option) *options {
 	return &merged
 }
 
+// belongs reports whether the option that is being set was given at one of these places, and else notes what is wrong.
+func (o *options) belongs(places place, format string, args ...any) bool {
+	if o.at&places != 0 {
+		return true
+	}
+	o.misplaced = invalid(format, args...)
+	return false
+}
+
 // check and checkKey are the one place where a call's key, TTL and options are judged. A call that makes no lease has no use
 // for check.
 func (o *options) check(ttl time.Duration) error {
 	switch {
+	case o.misplaced != nil:
+		return o.misplaced
 	case ttl < minTTL || ttl > maxTTL:
 		return invalid("ttl %v: want %v to ten years", ttl, minTTL)
-	case o.renewEvery < 0 || o.renewEvery > ttl/2:
+	case o.renewEvery < 0 || !o.renewWish && o.renewEvery > ttl/2:
 		return invalid("WithRenewEvery(%v): want at most half the ttl of %v", o.renewEvery, ttl)
 	case o.renewEvery > 0 && o.renewEvery < time.Millisecond:
 		return invalid("WithRenewEvery(%v): want 1ms or more", o.renewEvery)
@@ -169,8 +204,11 @@ func (o *options) px(ttl time.Duration) int64 {
 
 // every is the time between two renewals of a lease of that TTL.
 func (o *options) every(ttl time.Duration) time.Duration {
-	if o.renewEvery > 0 {
-		return o.renewEvery
+	switch {
+	case o.renewEvery == 0:
+		return ttl / 3
+	case o.renewWish:
+		return min(o.renewEvery, ttl/3)
 	}
-	return ttl / 3
+	return o.renewEvery
 }

@@ -2,7 +2,6 @@ package leasehold
 
 import (
 	"bytes"
-	"context"
 	"encoding/hex"
 	"encoding/json"
 	"encoding/xml"
@@ -85,7 +84,7 @@ func TestALockerIsPrintedWithoutARaceWithItsCalls(t *testing.T) {
 		var all sync.WaitGroup
 		all.Go(func() {
 			for range 5 {
-				assert.NoError(t, p.WithLock(t.Context(), "other", time.Minute, func(context.Context, *Lease) error { return nil }))
+				assert.NoError(t, p.WithLock(t.Context(), "other", time.Minute, idle))
 				time.Sleep(20 * time.Millisecond)
 			}
 		})

@@ -20,7 +20,7 @@ const DefaultRestartQuarantine = time.Minute
 const nodePatience = time.Second
 
 // WithRestartQuarantine sets for how long a node of a quorum gives its vote to nobody after it has started, so that
-// every lease that it may have forgotten is over before it votes again. It is for [NewQuorum], and one setting for all
+// every lease that it may have forgotten is over before it votes again. It is for [NewQuorum] alone, and one setting for all
 // processes that use the nodes: a process with a shorter one breaks the exclusion of the others. A lease whose TTL and
 // lock delay together exceed it is refused with [ErrInvalid], because the longest TTL in use cannot be found out and so
 // has to be bounded.
@@ -30,7 +30,11 @@ const nodePatience = time.Second
 // has just been started counts as missing for a while. Zero switches it off; only for nodes that never lose a write.
 // FLUSHALL, eviction and a failover inside a node are losses that no quarantine sees.
 func WithRestartQuarantine(d time.Duration) Option {
-	return Option{func(o *options) { o.quarantine = d }}
+	return Option{func(o *options) {
+		if o.belongs(inNewQuorum, "WithRestartQuarantine(%v): it is for NewQuorum", d) {
+			o.quarantine = d
+		}
+	}}
 }
 
 // NewQuorum returns a Locker over an odd number of nodes, three at least, that know nothing of one another: a lock is
@@ -49,7 +53,7 @@ func WithRestartQuarantine(d time.Duration) Option {
 // NewQuorum sends nothing. That two clients reach one server is found out by the first acquires, if there is a quarantine,
 // and is then the error of every call.
 func NewQuorum(nodes []redis.UniversalClient, opts ...Option) (*Locker, error) {
-	defaults := (&options{quarantine: DefaultRestartQuarantine}).with(opts)
+	defaults := (&options{quarantine: DefaultRestartQuarantine}).with(inNewQuorum, opts)
 	q := &quorum{quarantine: defaults.quarantine, epoch: time.Now(), seed: maphash.MakeSeed()}
 	for i, client := range nodes {
 		q.nodes = append(q.nodes, newNode(q, i, client, defaults.prefix))
@@ -106,11 +110,7 @@ func (q *quorum) check() error {
 // checkLease judges what a call asks of a quorum, or of a single deployment if q is nil.
 func (q *quorum) checkLease(o *options, ttl time.Duration) error {
 	switch {
-	case q == nil && o.quarantine != 0:
-		return invalid("WithRestartQuarantine(%v): it is for NewQuorum", o.quarantine)
 	case q == nil:
-	case o.quarantine != q.quarantine:
-		return invalid("WithRestartQuarantine(%v): it is one setting for all leases, and was %v at NewQuorum", o.quarantine, q.quarantine)
 	case o.replicas > 0:
 		return invalid("WithReplicas(%d): a quorum counts nodes, not replicas", o.replicas)
 	case q.quarantine > 0 && ttl+o.lockDelay > q.quarantine:

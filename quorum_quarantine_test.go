@@ -63,7 +63,7 @@ func TestQuorumRefusesALeaseLongerThanTheQuarantine(t *testing.T) {
 		}
 		for why, opts := range map[string][]Option{
 			"want at most WithRestartQuarantine's 1m0s together": {WithLockDelay(time.Millisecond)},
-			"it is one setting for all leases, and was 1m0s":     {WithRestartQuarantine(0)},
+			"it is for NewQuorum":                                {WithRestartQuarantine(0)},
 			"a quorum counts nodes, not replicas":                {WithReplicas(1, 10*time.Millisecond)},
 		} {
 			_, err := minute.Acquire(t.Context(), "k", time.Minute, opts...)

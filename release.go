@@ -89,9 +89,8 @@ type releases struct {
 
 // answered takes in the answer to one release, and reports whether sending another one is of use.
 func (log *releases) answered(what int, n sent, err error) (again bool) {
-	var server redis.Error
-	if err != nil && n == 1 && errors.As(err, &server) {
-		n = 0 // refused: that write has certainly done nothing
+	if _, refused := errors.AsType[redis.Error](err); refused && n == 1 {
+		n = 0 // that write has certainly done nothing
 	}
 	log.open--
 	log.written += n - 1

@@ -38,7 +38,7 @@ func TestEveryCallReturnsWithItsContext(t *testing.T) {
 					"TryAcquire":   func(ctx context.Context) error { _, err := p.TryAcquire(ctx, "a", time.Minute); return err },
 					"Acquire":      func(ctx context.Context) error { _, err := p.Acquire(ctx, "b", time.Minute); return err },
 					"Adopt":        func(ctx context.Context) error { _, err := p.Adopt(ctx, "c", "t", time.Minute); return err },
-					"WithLock":     func(ctx context.Context) error { return p.WithLock(ctx, "d", time.Minute, nil) },
+					"WithLock":     func(ctx context.Context) error { return p.WithLock(ctx, "d", time.Minute, idle) },
 					"Inspect":      func(ctx context.Context) error { _, err := p.Inspect(ctx, "e"); return err },
 					"ForceRelease": func(ctx context.Context) error { return p.ForceRelease(ctx, "f") },
 					"Renew":        func(ctx context.Context) error { return x.Renew(ctx) },
@@ -71,7 +71,7 @@ func TestEveryCallHasABoundOfItsOwn(t *testing.T) {
 		p.wire.BlackHole()
 		for name, call := range map[string]func() error{
 			"TryAcquire":   func() error { _, err := p.TryAcquire(t.Context(), "a", time.Minute); return err },
-			"TryWithLock":  func() error { return p.TryWithLock(t.Context(), "a", time.Minute, nil) },
+			"TryWithLock":  func() error { return p.TryWithLock(t.Context(), "a", time.Minute, idle) },
 			"Adopt":        func() error { _, err := p.Adopt(t.Context(), "c", "t", time.Minute); return err },
 			"Inspect":      func() error { _, err := p.Inspect(t.Context(), "e"); return err },
 			"ForceRelease": func() error { return p.ForceRelease(t.Context(), "f") },

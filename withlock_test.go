@@ -329,7 +329,7 @@ func TestWithLockWaitsForItsReleaseThoughItsContextEnds(t *testing.T) {
 		slow := p.fault.Next(1, runOf(releaseScript)).Hold()
 		done := make(chan error, 1)
 		go func() {
-			done <- p.WithLock(ctx, "k", time.Minute, func(context.Context, *Lease) error { return nil })
+			done <- p.WithLock(ctx, "k", time.Minute, idle)
 		}()
 		<-slow.Arrived()
 		cancel()

@@ -45,8 +45,8 @@ const (
 	reasonKey  = attribute.Key("leasehold.reason")
 )
 
-// Hooks returns hooks for [leasehold.WithHooks]. They are safe for concurrent use and may serve several Lockers. To run hooks
-// of your own as well, call both from functions that you put in their place; Start, Acquired and GaveUp belong together.
+// Hooks returns hooks for [leasehold.WithHooks]. They are safe for concurrent use and may serve several Lockers. Hooks of your
+// own go into another WithHooks; given after these, its Start gets the context with the span.
 //
 // An error is the meter's, who could not make an instrument; the hooks are then empty. Renewed is always nil: renewals are
 // the most frequent event by far, and Observe reports them at no cost to each.
