@@ -65,7 +65,9 @@
 // leases. So where fencing protects the resource, a second holder does no harm.
 //
 // Not promised: that a holder stops in time (see above); that clients which use SET NX PX and compare-and-delete on the
-// same key, as other libraries do, respect the line, though they exclude us and we exclude them.
+// same key, as other libraries do, respect the line, though they exclude us and we exclude them. Such a client tells nobody
+// that it has let go, so the first of the line looks every 25 to 50 ms while it holds the lock. Of what it has to do so
+// as not to starve beside a busy line, the runbook tells.
 //
 // # Errors and contexts
 //

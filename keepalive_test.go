@@ -137,7 +137,7 @@ func TestARenewalThatIsToldNotYoursEndsTheLeaseAtOnce(t *testing.T) {
 		time.Sleep(time.Minute)
 		assert.Len(t, p.fault.Sent(), sent)
 		assert.Empty(t, p.heard("jeopardy"))
-		assert.Equal(t, "somebody else's token", w.owner("k"))
+		assert.Equal(t, otherToken, w.owner("k"))
 		assert.InDelta(t, time.Hour-time.Minute, w.m.TTL("k"), float64(time.Second))
 	})
 }

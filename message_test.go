@@ -79,7 +79,7 @@ func TestAMessageIsRead(t *testing.T) {
 func TestWhatElseIsPublishedOnTheChannelIsOnlyAHint(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		p := w.party()
-		w.hold("k", 10*time.Second)
+		w.take("k", 10*time.Second)
 		waiting := beside(func() (*Lease, error) { return p.Acquire(t.Context(), "k", time.Minute, WithAutoRenew(true)) })
 		time.Sleep(100 * time.Millisecond)
 		token := w.line("k")[0]

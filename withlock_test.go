@@ -206,7 +206,7 @@ func TestWithLockReportsALossThatItsReleaseFindsOutAbout(t *testing.T) {
 			return nil
 		})
 		require.ErrorIs(t, err, ErrLost)
-		assert.Equal(t, "somebody else's token", w.owner("k"))
+		assert.Equal(t, otherToken, w.owner("k"))
 		assert.Equal(t, []string{"start", "acquired", "lost"}, p.story())
 	})
 }

@@ -64,17 +64,20 @@ func (w *world) owner(key string) string {
 	return value
 }
 
-// take gives the key to somebody else, by force.
-func (w *world) take(key string, ttl time.Duration) {
-	require.NoError(w.t, w.m.Set(key, "somebody else's token"))
+// take gives the key to another client of ours, by force.
+func (w *world) take(key string, ttl time.Duration) { w.put(key, otherToken, ttl) }
+
+// plain gives the key to a client of another library, by force.
+func (w *world) plain(key string, ttl time.Duration) {
+	w.put(key, "f47ac10b-58cc-4372-a567-0e02b2c3d479", ttl)
+}
+
+func (w *world) put(key, value string, ttl time.Duration) {
+	require.NoError(w.t, w.m.Set(key, value))
 	w.m.SetTTL(key, ttl)
 }
 
-// hold gives the key to a client of ours that does nothing more.
-func (w *world) hold(key string, ttl time.Duration) {
-	require.NoError(w.t, w.m.Set(key, (&Locker{id: "SOMEBODYELSES.ID"}).newToken("")))
-	w.m.SetTTL(key, ttl)
-}
+var otherToken = New(nil).newToken("")
 
 // line is who waits for the key, in order.
 func (w *world) line(key string) []string {

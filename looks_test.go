@@ -1,0 +1,141 @@
+package leasehold
+
+import (
+	"context"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2/server"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-leasehold/leasehold/internal/rediskey"
+)
+
+// When waiters look.
+
+// A client of another library tells nobody that it has let go. The first of the line looks often, the others do not; nor does
+// anybody for the sake of a holder of ours.
+func TestOnlyTheFirstOfTheLineLooksOftenAndOnlyBehindAPlainClient(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.plain("k", time.Hour)
+		var parties []*party
+		var waiting []<-chan result
+		for range 3 {
+			p := w.party()
+			parties = append(parties, p)
+			waiting = append(waiting, beside(func() (*Lease, error) { return p.Acquire(t.Context(), "k", time.Minute) }))
+			time.Sleep(10 * time.Millisecond)
+		}
+		looks := func() (n []int) {
+			time.Sleep(2 * time.Second) // until everybody has found out
+			for _, p := range parties {
+				n = append(n, -len(p.fault.Sent()))
+			}
+			time.Sleep(10 * time.Second)
+			for i, p := range parties {
+				n[i] += len(p.fault.Sent())
+			}
+			return n
+		}
+		n := looks()
+		assert.InDelta(t, 10/plainTick.Seconds()*4/3, n[0], 20, "every 25 to 50 ms")
+		assert.LessOrEqual(t, n[1], 14)
+		assert.LessOrEqual(t, n[2], 14)
+
+		w.m.Del("k")
+		x := (<-waiting[0]).lease
+		require.NotNil(t, x)
+		n = looks()
+		assert.LessOrEqual(t, n[1], 14, "the holder is one of ours")
+		assert.LessOrEqual(t, n[2], 14)
+
+		w.plain("k", time.Hour)
+		n = looks()
+		assert.Greater(t, n[1], 200)
+		assert.LessOrEqual(t, n[2], 14)
+		for _, c := range waiting[1:] {
+			w.m.Del("k")
+			require.NoError(t, (<-c).err)
+		}
+	})
+}
+
+// Waiters that have looked at one instant, as after an outage or an expiry, do not go on doing so.
+func TestTheLooksOfWaitersThatJoinedAtOnceSpreadOut(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		var mu sync.Mutex
+		var at []time.Time
+		w.m.Server().SetPreHook(func(_ *server.Peer, cmd string, _ ...string) bool {
+			if strings.EqualFold(cmd, "EVALSHA") {
+				mu.Lock()
+				at = append(at, time.Now())
+				mu.Unlock()
+			}
+			return false
+		})
+		defer w.m.Server().SetPreHook(nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		p := w.party()
+		var waiting []<-chan result
+		for i := range 100 {
+			key := strconv.Itoa(i)
+			w.take(key, time.Hour)
+			waiting = append(waiting, beside(func() (*Lease, error) { return p.Acquire(ctx, key, time.Minute) }))
+		}
+		for _, s := range []time.Duration{time.Second / 2, 10 * time.Second} {
+			time.Sleep(s)
+			mu.Lock()
+			at = nil
+			mu.Unlock()
+			begun := time.Now()
+			time.Sleep(tick)
+			mu.Lock()
+			windows := map[time.Duration]int{}
+			for _, when := range at {
+				windows[when.Sub(begun).Truncate(50*time.Millisecond)]++
+			}
+			mu.Unlock()
+			assert.LessOrEqual(t, slices.Max(slices.Collect(maps.Values(windows))), 40, "looks within 50 ms")
+		}
+		cancel()
+		for _, c := range waiting {
+			require.Error(t, (<-c).err)
+		}
+	})
+}
+
+// What the runbook has a client of another library send.
+func TestAPlainClientThatKeepsTheRunbooksRuleWaitsForTheLineToEnd(t *testing.T) {
+	runbook, err := os.ReadFile("docs/runbook.md")
+	require.NoError(t, err)
+	_, rule, _ := strings.Cut(string(runbook), "```lua\n")
+	rule, _, _ = strings.Cut(rule, "```")
+	inBubble(t, func(t *testing.T, w *world) {
+		line := string(rediskey.Derive(nil, "", rediskey.Line, "k"))
+		plain := func() bool {
+			got, err := w.raw.Eval(t.Context(), rule, []string{"k", line}, "a value", 50).Result()
+			return err == nil && got == "OK"
+		}
+		p, q := w.party(), w.party()
+		require.True(t, plain())
+		require.False(t, plain())
+		time.Sleep(50 * time.Millisecond)
+
+		x, err := p.TryAcquire(t.Context(), "k", time.Minute)
+		require.NoError(t, err)
+		waiting := beside(func() (*Lease, error) { return q.Acquire(t.Context(), "k", time.Minute) })
+		time.Sleep(time.Second)
+		w.m.Del("k") // free, and nobody of ours knows
+		require.False(t, plain(), "past a waiter")
+		require.NoError(t, (<-waiting).lease.Release(t.Context()))
+		require.ErrorIs(t, x.Release(t.Context()), ErrLost)
+		require.True(t, plain())
+	})
+}
