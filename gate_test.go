@@ -1,7 +1,9 @@
 package leasehold
 
 import (
+	"container/list"
 	"context"
+	"slices"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -55,6 +57,31 @@ func TestATurnThatMeetsACancelGoesToTheNext(t *testing.T) {
 			assert.Empty(t, g.keys)
 		})
 	}
+}
+
+// Four times as many waiters that give up at once take four times as long, or eight on a busy machine, but not sixteen. Those
+// behind give up first, which takes longest where each is searched for from the front.
+func TestGivingUpAtAGateTakesNoLongerForTheManyBehindIt(t *testing.T) {
+	took := func(n int) time.Duration {
+		best := time.Hour
+		for range 5 {
+			var g gates
+			require.Nil(t, g.queue("k"))
+			turns := make([]*list.Element, n)
+			for i := range turns {
+				turns[i] = g.queue("k")
+			}
+			begun := time.Now()
+			for _, turn := range slices.Backward(turns) {
+				_ = g.giveUp("k", turn)
+			}
+			best = min(best, time.Since(begun))
+			g.leave("k")
+			require.Empty(t, g.keys)
+		}
+		return best
+	}
+	assert.Less(t, took(40_000), 8*took(10_000))
 }
 
 func TestTheGateKeepsNothingOfAKeyThatNobodyWaitsFor(t *testing.T) {

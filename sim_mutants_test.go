@@ -132,7 +132,7 @@ var clientMutants = []struct {
 	{"a renewal counts from the answer", "lease.go", "	x.extend(begun)\n	x.noteWaiters", "	x.extend(x.l.now())\n	x.noteWaiters"},
 	{"a renewal revives a lease that was over", "lease.go", "	if over := x.checkAt(now); over != nil {\n		return over\n	}\n	if err == nil && waiters < 0", "	if err == nil && waiters < 0"},
 	{"a lease won by message is not confirmed", "wait.go", "		x.due = due\n", "		x.due = x.due.Add(time.Hour)\n"},
-	{"the gate lets the last one in first", "wait.go", "close(at.line[0])", "slices.Reverse(at.line); close(at.line[0])"},
+	{"the gate lets the last one in first", "gate.go", "at.line.Remove(at.line.Front())", "at.line.Remove(at.line.Back())"},
 	{"the gate does not open after a wait that ended badly", "wait.go", "l.discard(a.request, err, func() { l.gates.leave(a.key) })", "l.discard(a.request, err, func() {})"},
 	{"a stay that was over is taken up again", "wait.go", "a.token = l.newToken(a.o.owner) //", "//"},
 	{"a stray copy of an acquire is forgotten", "wait.go", "x.stray = s.stray", ""},

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"math"
 	mathrand "math/rand/v2"
-	"slices"
-	"sync"
 	"time"
 )
 
@@ -25,90 +23,6 @@ const (
 	// maxSlow is how many answers in a row may come too late to be trusted before the place in the line is given up.
 	maxSlow = 3
 )
-
-// gates has the gate of every key that somebody waits for or is about to have. It is exact, not striped, and an entry
-// goes with its last user.
-type gates struct {
-	mu   sync.Mutex // guards keys; never held while waiting
-	keys map[string]gate
-}
-
-// gate is where the goroutines wait behind the one that is in.
-type gate struct {
-	line   []chan struct{} // first come first; each is closed by the one before
-	reason error           // what the one that is in waits for
-}
-
-// enter waits for the caller's turn at the key, and tells what the one before waited for. Without an error the caller must
-// leave.
-func (g *gates) enter(ctx context.Context, closing <-chan struct{}, key string) (reason, err error) {
-	g.mu.Lock()
-	at, taken := g.keys[key]
-	if !taken {
-		if g.keys == nil {
-			g.keys = map[string]gate{}
-		}
-		g.keys[key] = gate{}
-		g.mu.Unlock()
-		return nil, nil
-	}
-	turn := make(chan struct{})
-	at.line = append(at.line, turn)
-	g.keys[key] = at
-	g.mu.Unlock()
-
-	gaveUp := false
-	select {
-	case <-turn:
-	case <-ctx.Done():
-		gaveUp = true
-	case <-closing:
-		gaveUp = true
-	}
-	g.mu.Lock()
-	at = g.keys[key]
-	reason = at.reason
-	i := slices.Index(at.line, turn)
-	if i >= 0 {
-		at.line = slices.Delete(at.line, i, i+1)
-		g.keys[key] = at
-	}
-	g.mu.Unlock()
-	switch {
-	case !gaveUp:
-		return reason, nil
-	case i < 0:
-		g.leave(key) // the turn came meanwhile: it goes to the next
-	}
-	if ctx.Err() != nil {
-		return nil, ended(ctx, reason)
-	}
-	return nil, &waitError{reason: reason, ended: ErrClosed}
-}
-
-// blame notes what the one that is in waits for, for those behind.
-func (g *gates) blame(key string, reason error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	at := g.keys[key]
-	at.reason = reason
-	g.keys[key] = at
-}
-
-// leave lets the next one in.
-func (g *gates) leave(key string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	at := g.keys[key]
-	if len(at.line) == 0 {
-		delete(g.keys, key)
-		return
-	}
-	close(at.line[0])
-	at.line[0] = nil
-	at.line = at.line[1:]
-	g.keys[key] = at
-}
 
 // wait is Acquire's way to the lock.
 func (l *Locker) wait(ctx context.Context, a *attempt) (*Lease, Wake, error) {

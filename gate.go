@@ -1,0 +1,111 @@
+package leasehold
+
+import (
+	"container/list"
+	"context"
+	"sync"
+)
+
+// gates has the gate of every key that somebody waits for or is about to have. It is exact, not striped, and an entry
+// goes with its last user.
+type gates struct {
+	mu   sync.Mutex       // guards keys and what is in them; never held while waiting
+	keys map[string]*gate // nil: one is in, and nobody waits
+}
+
+// gate is where the goroutines wait behind the one that is in.
+type gate struct {
+	line   list.List // of chan struct{}, first come first; each is closed by the one before, and is then no more in the list
+	reason error     // what the one that is in waits for
+}
+
+// enter waits for the caller's turn at the key, and tells what the one before waited for. Without an error the caller must
+// leave.
+func (g *gates) enter(ctx context.Context, closing <-chan struct{}, key string) (reason, err error) {
+	turn := g.queue(key)
+	if turn == nil {
+		return nil, nil
+	}
+	select {
+	case <-turn.Value.(chan struct{}):
+		return g.reason(key), nil
+	case <-ctx.Done():
+	case <-closing:
+	}
+	reason = g.giveUp(key, turn)
+	if ctx.Err() != nil {
+		return nil, ended(ctx, reason)
+	}
+	return nil, &waitError{reason: reason, ended: ErrClosed}
+}
+
+// queue puts the caller at the end of the key's line. It returns nil if nobody was in: then the caller is.
+func (g *gates) queue(key string) *list.Element {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if _, taken := g.keys[key]; !taken {
+		if g.keys == nil {
+			g.keys = map[string]*gate{}
+		}
+		g.keys[key] = nil
+		return nil
+	}
+	return g.of(key).line.PushBack(make(chan struct{}))
+}
+
+// of is the gate of a key that somebody is in. g.mu is held.
+func (g *gates) of(key string) *gate {
+	at := g.keys[key]
+	if at == nil {
+		at = new(gate)
+		g.keys[key] = at
+	}
+	return at
+}
+
+// giveUp ends a wait, in the same time wherever in the line it is: thousands may end at once. A turn that has come meanwhile
+// goes to the next.
+func (g *gates) giveUp(key string, turn *list.Element) (reason error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	at := g.of(key)
+	reason = at.reason
+	select {
+	case <-turn.Value.(chan struct{}):
+		g.next(key)
+	default:
+		at.line.Remove(turn)
+	}
+	return reason
+}
+
+// reason is what the one that is in waits for.
+func (g *gates) reason(key string) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.of(key).reason
+}
+
+// blame notes what the one that is in waits for, for those behind.
+func (g *gates) blame(key string, reason error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.of(key).reason = reason
+}
+
+// leave lets the next one in.
+func (g *gates) leave(key string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.next(key)
+}
+
+// next is leave. g.mu is held.
+func (g *gates) next(key string) {
+	at := g.keys[key]
+	if at == nil || at.line.Len() == 0 {
+		delete(g.keys, key)
+		return
+	}
+	close(at.line.Remove(at.line.Front()).(chan struct{}))
+}
