@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/fault"
 	"github.com/go-leasehold/leasehold/internal/rediskey"
 	"github.com/redis/go-redis/v9"
 )
@@ -162,12 +163,27 @@ func (c *call) withdraw() bool {
 	return true
 }
 
+// read says what the client's error means, with the names of this call.
+func (c *call) read(err error) error {
+	switch {
+	case err == nil || is[*replicasError](err):
+		return err
+	case errors.Is(err, redis.Nil):
+		return fmt.Errorf("%w: nil", errReply)
+	}
+	return fault.Read(err, fault.Place{
+		Script: c.script.src,
+		Direct: c.with.Load().topology.direct(),
+		Key: func(n int) string {
+			key, _ := c.args[firstKey+n-1].(string)
+			return key
+		},
+	})
+}
+
 // finish tells whoever waits for the call.
 func (c *call) finish() {
-	if errors.Is(c.err, redis.Nil) {
-		c.err = fmt.Errorf("%w: nil", errReply)
-	}
-	c.err = redacted(c.err)
+	c.err = c.read(c.err)
 	if c.then != nil {
 		c.then(c.reply, c.err)
 		return
@@ -180,7 +196,7 @@ func recovered(calls ...*call) {
 	if p := recover(); p != nil {
 		for _, c := range calls {
 			if c.reply == nil && c.err == nil {
-				c.err = fmt.Errorf("the redis client panicked: %v", p)
+				c.err = fault.Panicked(p)
 			}
 		}
 	}
@@ -189,8 +205,6 @@ func recovered(calls ...*call) {
 // abandoned is the error of a call whose goroutine the client ended, as a hook's runtime.Goexit does.
 func (c *call) abandoned() {
 	if c.reply == nil && c.err == nil {
-		c.err = errExit
+		c.err = fault.Exited
 	}
 }
-
-var errExit = errors.New("the redis client ended the goroutine that called it")

@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
+	"github.com/go-leasehold/leasehold/internal/fault"
 )
 
 // The reasons for which a call can fail, to be matched with [errors.Is]. An error of the library that
@@ -53,7 +51,7 @@ func (e *Error) Error() string {
 	if e.Key == "" {
 		return fmt.Sprintf("leasehold: %s: %v", e.Op, e.Err) // it is not about one
 	}
-	return fmt.Sprintf("leasehold: %s %q: %v", e.Op, e.Key, e.Err)
+	return fmt.Sprintf("leasehold: %s %s: %v", e.Op, fault.Quote(e.Key), e.Err)
 }
 
 // Unwrap returns the reason.
@@ -71,6 +69,9 @@ func reason(err error) error {
 func invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrInvalid, fmt.Sprintf(format, args...))
 }
+
+// errHeldForever is ErrHeld of a key that is never given back: somebody wrote it without a TTL, as no lease of ours is.
+var errHeldForever = fmt.Errorf("%w, and its key has no TTL: it will never expire; see ForceRelease", ErrHeld)
 
 // lossError is ErrLost with its reason.
 type lossError struct {
@@ -146,61 +147,24 @@ func (e *replicasError) Error() string {
 	return fmt.Sprintf("%d of the %d replicas that WithReplicas wants acknowledged within %v", e.acks, e.want, e.within)
 }
 
-// passing are the codes of the server errors that time can cure: the server is starting, fails over, is
-// full or busy. Every other error that the server answers would be answered again.
-var passing = []string{
-	"LOADING", "READONLY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS", "MISCONF", "OOM", "BUSY",
-	"MOVED", "ASK", "UNBLOCKED",
-}
-
 // transient tells an error that a later attempt may not meet from one that it will.
 func transient(err error) bool {
-	var nodes *noQuorumError
-	if errors.As(err, &nodes) {
+	nodes, isVote := errors.AsType[*noQuorumError](err)
+	switch {
+	case isVote:
 		return nodes.transient()
-	}
-	var replicas *replicasError
-	if errors.Is(err, redis.ErrClosed) || errors.Is(err, errReply) || errors.Is(err, ErrInvalid) || errors.As(err, &replicas) {
+	case is[*noAnswerError](err):
+		return true
+	case errors.Is(err, errReply), errors.Is(err, ErrInvalid), is[*replicasError](err):
 		return false
 	}
-	var server redis.Error
-	if !errors.As(err, &server) {
-		return true // the connection, its pool, or no answer at all
-	}
-	msg := server.Error()
-	if strings.HasPrefix(msg, "ERR max number of clients") {
-		return true
-	}
-	if strings.HasPrefix(msg, "ERR Error running script") {
-		// Up to version 6 Redis puts a script's error behind "… @user_script:7: @user_script: 7: -".
-		const place = "user_script:"
-		if i := strings.LastIndex(msg, place); i >= 0 {
-			msg = strings.TrimLeft(msg[i+len(place):], " 0123456789:-")
-		}
-	}
-	code, _, _ := strings.Cut(msg, " ")
-	return slices.Contains(passing, code)
+	return fault.Passes(err)
+}
+
+func is[E error](err error) bool {
+	_, ok := errors.AsType[E](err)
+	return ok
 }
 
 // errReply: the server answered something that no script of ours answers.
 var errReply = errors.New("unexpected reply")
-
-// serverError is a server's error without the arguments that Redis quotes of a command it does not know: the token, which
-// proves ownership, is among them.
-type serverError string
-
-func (e serverError) Error() string { return string(e) }
-
-// RedisError makes it a redis.Error.
-func (e serverError) RedisError() {}
-
-// redacted returns the error without arguments of the command.
-func redacted(err error) error {
-	var server redis.Error
-	if err != nil && errors.As(err, &server) {
-		if msg, _, quotes := strings.Cut(server.Error(), ", with args beginning with"); quotes {
-			return serverError(msg)
-		}
-	}
-	return err
-}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"syscall"
@@ -16,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/go-leasehold/leasehold/internal/fault"
 	"github.com/go-leasehold/leasehold/internal/redistest"
 )
 
@@ -248,9 +248,9 @@ func TestNoErrorQuotesTheToken(t *testing.T) {
 		unknown := serverSays("ERR unknown command 'evalsha', with args beginning with: '1a2b' '2' 'k' 'leasehold:line:{k}' '" + r.token + "' '10000' ")
 		redistest.Faulty(c).Every(nil).Fail(unknown)
 		_, _, err := d.acquire(t.Context(), r, modeTry, callBound)
-		assert.EqualError(t, err, "ERR unknown command 'evalsha'")
+		assert.EqualError(t, err, "ERR unknown command 'evalsha' (leasehold needs EVALSHA and EVAL; a Sentinel has neither, and some providers disable them)")
 		_, err = d.renew(t.Context(), r, callBound)
-		assert.EqualError(t, err, "ERR unknown command 'evalsha'")
+		assert.EqualError(t, err, "ERR unknown command 'evalsha' (leasehold needs EVALSHA and EVAL; a Sentinel has neither, and some providers disable them)")
 		var server redis.Error
 		require.ErrorAs(t, err, &server)
 		assert.False(t, transient(err))
@@ -258,57 +258,18 @@ func TestNoErrorQuotesTheToken(t *testing.T) {
 }
 
 func TestTransient(t *testing.T) {
-	const v6 = "ERR Error running script (call to f_1a2b): @user_script:7: @user_script: 7: "
 	for err, want := range map[error]bool{
-		// The server's, as it says them outside and, since version 7, inside scripts.
-		serverSays("LOADING Redis is loading the dataset in memory"):                                         true,
-		serverSays("READONLY You can't write against a read only replica."):                                  true,
-		serverSays("READONLY You can't write against a read only replica. script: 1a2b, on @user_script:7."): true,
-		serverSays("TRYAGAIN Multiple keys request during rehashing of slot"):                                true,
-		serverSays("CLUSTERDOWN Hash slot not served"):                                                       true,
-		serverSays("MASTERDOWN Link with MASTER is down"):                                                    true,
-		serverSays("NOREPLICAS Not enough good replicas to write."):                                          true,
-		serverSays("MISCONF Redis is configured to save RDB snapshots, but it's currently unable to"):        true,
-		serverSays("OOM command not allowed when used memory > 'maxmemory'."):                                true,
-		serverSays("BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN"):         true,
-		serverSays("MOVED 7 127.0.0.1:6379"):                                                                 true,
-		serverSays("ASK 7 127.0.0.1:6379"):                                                                   true,
-		serverSays("UNBLOCKED client unblocked via CLIENT UNBLOCK"):                                          true,
-		serverSays("ERR max number of clients reached"):                                                      true,
-		// Up to version 6.
-		serverSays(v6 + "READONLY You can't write against a read only replica."):                                              true,
-		serverSays(v6 + "-READONLY You can't write against a read only replica."):                                             true,
-		serverSays(v6 + "-OOM command not allowed when used memory > 'maxmemory'."):                                           true,
-		serverSays(v6 + "-MISCONF Redis is configured to save RDB snapshots"):                                                 true,
-		serverSays("ERR Error running script (call to f_1a2b): @user_script:7: -READONLY You can't write against a replica."): true,
-
-		serverSays("WRONGTYPE Operation against a key holding the wrong kind of value"): false,
-		serverSays(v6 + "WRONGTYPE Operation against a key holding"):                    false,
-		serverSays("NOAUTH Authentication required."):                                   false,
-		serverSays("WRONGPASS invalid username-password pair or user is disabled."):     false,
-		serverSays("NOPERM this user has no permissions to run the 'evalsha' command"):  false,
-		serverSays("CROSSSLOT Keys in request don't hash to the same slot"):             false,
-		serverSays("NOSCRIPT No matching script. Please use EVAL."):                     false,
-		serverSays("ERR unknown command 'evalsha'"):                                     false,
-		serverSays("ERR"): false,
-		serverSays(""):    false,
-		// A message may quote a key, and a key may be anything.
-		serverSays("ERR leasehold: the fencing counter leasehold:fence:{ROOM 7} holds no number"):  false,
-		serverSays("ERR unknown command 'evalsha', with args beginning with: '1a2b' '5' 'TASK 1'"): false,
-		serverSays("NOPERM No permissions to access the 'BUSY hour' key"):                          false,
-		serverSays("ERR no such thing as READONLY mode"):                                           false,
-
-		// The connection's, the pool's, ours.
-		io.EOF: true, io.ErrUnexpectedEOF: true, redis.ErrPoolTimeout: true, redis.ErrPoolExhausted: true, os.ErrDeadlineExceeded: true,
-		&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}: true,
-		&net.DNSError{Err: "no such host"}:                  true,
-		errors.New("anything else"):                         true,
-		&noAnswerError{time.Second}:                         true,
-		redis.ErrClosed:                                     false,
-		errReply:                                            false,
-		fmt.Errorf("%w: 7", errReply):                       false,
-		&replicasError{0, 1, time.Second}:                   false,
-		ErrInvalid:                                          false,
+		serverSays("LOADING Redis is loading the dataset in memory"):                true,
+		serverSays("NOAUTH Authentication required."):                               false,
+		fault.Read(serverSays("MOVED 7 127.0.0.1:6379"), fault.Place{}):             true,
+		fault.Read(serverSays("MOVED 7 127.0.0.1:6379"), fault.Place{Direct: true}): false,
+		fault.Read(errors.New("anything else"), fault.Place{}):                      true,
+		errors.New("anything else"):                                                 true,
+		&noAnswerError{time.Second}:                                                 true,
+		errReply:                                                                    false,
+		fmt.Errorf("%w: 7", errReply):                                               false,
+		&replicasError{0, 1, time.Second}:                                           false,
+		ErrInvalid:                                                                  false,
 	} {
 		assert.Equal(t, want, transient(err), "%v", err)
 		wrapped := &Error{Op: "renew", Key: "k", Err: fmt.Errorf("in between: %w", err)}

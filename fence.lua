@@ -17,17 +17,23 @@ local function fence(now)
   if n and n < now and math.floor(n / 3600000000) == math.floor(now / 3600000000) then
     return now -- and its time to live was set within this hour
   end
-  if type(last) == 'table' then return nil, last end
+  if type(last) == 'table' then
+    last.err = last.err .. ': KEYS[3]' -- whose name is put there by who reads it
+    return nil, last
+  end
   if not last or n and n < now then
     redis.call('EXPIRE', KEYS[3], 604800)
     return now
   end
   redis.call('SET', KEYS[3], last, 'KEEPTTL')
   if not string.match(last, '^%d+$') then
-    return nil, redis.error_reply('ERR leasehold: the fencing counter of this key holds no number')
+    return nil, redis.error_reply('ERR leasehold: the fencing counter KEYS[3] holds no number')
   end
   last = redis.pcall('INCR', KEYS[3])
-  if type(last) == 'table' then return nil, last end
+  if type(last) == 'table' then
+    last.err = last.err .. ': KEYS[3]'
+    return nil, last
+  end
   -- It must live until the clock has passed it, and the week more: forgotten before, it would be followed by lower numbers.
   redis.call('EXPIRE', KEYS[3], string.format('%.0f', 604800 + (n - now) / 1000000))
   if n + 1 < 9007199254740992 then return n + 1 end

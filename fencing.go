@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"sync"
 
+	"github.com/go-leasehold/leasehold/internal/fault"
 	"github.com/go-leasehold/leasehold/internal/rediskey"
 	"github.com/redis/go-redis/v9"
 )
@@ -158,13 +159,16 @@ func (s *FencedScript) run(ctx context.Context, client redis.Scripter, resource 
 	if resource == "" {
 		return nil, invalid("the resource has no name")
 	}
+	if n := len(resource); n > maxKey {
+		return nil, invalid("the resource's name is %d bytes long: want %d at most", n, maxKey)
+	}
 	if _, ok := client.(redis.Pipeliner); ok {
 		return nil, invalid("a pipeline has no answer when Run returns")
 	}
 	home := rediskey.Slot(resource)
 	for _, key := range keys {
 		if s := rediskey.Slot(key); s != home {
-			return nil, invalid("key %q is in cluster slot %d, the resource in %d: give them one {tag}", key, s, home)
+			return nil, invalid("key %s is in cluster slot %d, the resource in %d: give them one {tag}", fault.Quote(key), s, home)
 		}
 	}
 
@@ -175,7 +179,7 @@ func (s *FencedScript) run(ctx context.Context, client redis.Scripter, resource 
 	allArgs := append(args[:len(args):len(args)], fencingToken)
 	reply, err := s.script.Run(ctx, client, allKeys, allArgs...).Slice()
 	if err != nil {
-		return nil, err
+		return nil, fault.Weigh(err)
 	}
 
 	// A body's nil ends the reply: Lua has no nil at the end of a table.
@@ -187,7 +191,7 @@ func (s *FencedScript) run(ctx context.Context, client redis.Scripter, resource 
 	case len(reply) == 2 && reply[0] == int64(0):
 		highest, err := strconv.ParseInt(fmt.Sprint(reply[1]), 10, 64)
 		if err != nil || highest <= fencingToken || strconv.FormatInt(highest, 10) != reply[1] {
-			return nil, fmt.Errorf("the fencing mark %q holds %q, which is no fencing token", mark, reply[1])
+			return nil, fmt.Errorf("the fencing mark %s holds %s, which is no fencing token", fault.Quote(mark), fault.Quote(fmt.Sprint(reply[1])))
 		}
 		return nil, &StaleError{Token: fencingToken, Highest: highest}
 	default:

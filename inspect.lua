@@ -11,4 +11,5 @@ for i = 1, #line, 2 do -- as line.lua judges them
   good = good and (tonumber(good) or 0) or math.floor(line[i + 1] / 1000) + 2500
   if now < good and good <= now + 2500 then waiters = waiters + 1 end
 end
-return {redis.call('GET', KEYS[1]) or '', redis.call('PTTL', KEYS[1]), redis.call('GET', KEYS[3]) or '', waiters}
+local owner, left = redis.call('GET', KEYS[1]) or '', redis.call('PTTL', KEYS[1])
+return {owner, left, redis.call('GET', KEYS[3]) or '', waiters}

@@ -54,7 +54,7 @@ func New(client redis.UniversalClient, opts ...Option) *Locker {
 		defaults.opaque = fmt.Sprintf("%T", client)
 	}
 	l := newLocker(d, defaults)
-	if client == nil {
+	if isNil(client) {
 		l.bad = invalid("the redis client is nil")
 	}
 	l.wakes = newWakes(client, defaults.prefix, l.id)
@@ -230,7 +230,7 @@ func (l *Locker) try(ctx context.Context, a *attempt) (*Lease, Wake, error) {
 		return nil, "", err // never sent
 	case err != nil:
 	case ans.state == held:
-		return nil, "", ErrHeld
+		return nil, "", ans.reason()
 	case ans.state == granted:
 		x := l.lease(a, begun, ans.fence)
 		if x.stray = n > 1; !x.deadline.reached(l.now()) {

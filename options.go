@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/fault"
 	"github.com/go-leasehold/leasehold/internal/rediskey"
 )
 
@@ -18,6 +19,10 @@ const (
 
 // maxReplicasIn leaves an acquire that waits for replicas time for the rest of its round trip.
 const maxReplicasIn = callBound - time.Second
+
+// maxKey is the longest key, in bytes, the prefix included. Redis takes more, but a key is written several times for each call, and
+// one that long is some data that were meant to be hashed.
+const maxKey = 16 << 10
 
 // maxOwner is the longest owner label, in bytes.
 const maxOwner = 64
@@ -108,7 +113,7 @@ func WithReplicas(n int, timeout time.Duration) Option {
 // one channel for messages.
 func WithKeyPrefix(s string) Option {
 	return Option{func(o *options) {
-		if o.belongs(inNew|inNewQuorum, "WithKeyPrefix(%q): it is for New and NewQuorum", s) {
+		if o.belongs(inNew|inNewQuorum, "WithKeyPrefix(%s): it is for New and NewQuorum", fault.Quote(s)) {
 			o.prefix = s
 		}
 	}}
@@ -179,7 +184,7 @@ func (o *options) check(ttl time.Duration) error {
 		return invalid("WithReplicas(%d, %v): the server to be asked is not known, since a client of type %s does not tell what kind of Redis it talks to: "+
 			"give it a method Unwrap() redis.UniversalClient", o.replicas, o.replicasIn, o.opaque)
 	case len(o.owner) > maxOwner || strings.ContainsFunc(o.owner, func(r rune) bool { return r < ' ' || r > '~' }):
-		return invalid("WithOwner(%q): want at most %d printable ASCII characters", o.owner, maxOwner)
+		return invalid("WithOwner(%s): want at most %d printable ASCII characters", fault.Quote(o.owner), maxOwner)
 	}
 	return o.quorum.checkLease(o, ttl)
 }
@@ -188,11 +193,14 @@ func (o *options) checkKey(name string) error {
 	if name == "" {
 		return invalid("the key is empty")
 	}
+	if n := len(o.prefix) + len(name); n > maxKey {
+		return invalid("the key is %d bytes long: want %d at most, the prefix included", n, maxKey)
+	}
 	if strings.ContainsAny(o.prefix, "{}") && !rediskey.Tagged(o.prefix) {
-		return invalid("WithKeyPrefix(%q): want no braces, or a whole tag such as {tenant}", o.prefix)
+		return invalid("WithKeyPrefix(%s): want no braces, or a whole tag such as {tenant}", fault.Quote(o.prefix))
 	}
 	if rediskey.Derived(name) || rediskey.Derived(o.prefix+name) {
-		return invalid("the key %q looks like one that is derived from another lock's", o.prefix+name)
+		return invalid("the key %s looks like one that is derived from another lock's", fault.Quote(o.prefix+name))
 	}
 	return nil
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+
+	"github.com/go-leasehold/leasehold/internal/fault"
 )
 
 // How leases are printed: without the token, which is a proof of ownership, and without a race with the keeper, which changes
@@ -28,7 +30,7 @@ func (x *Lease) String() string {
 	if x == nil {
 		return "<nil>"
 	}
-	return fmt.Sprintf("lease %q (fencing token %d, %s)", x.r.key, x.fence, x.standing())
+	return fmt.Sprintf("lease %s (fencing token %d, %s)", fault.Quote(x.r.key), x.fence, x.standing())
 }
 
 // standing says how the lease stands, as it was noted last: printing a lease does not end it.

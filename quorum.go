@@ -87,7 +87,7 @@ func (q *quorum) check() error {
 	}
 	clients := map[redis.UniversalClient]int{}
 	for i, n := range q.nodes {
-		if n.client == nil {
+		if isNil(n.client) {
 			return invalid("the client of node %d is nil", i)
 		}
 		if n.topology.kind == ringKind {
@@ -389,6 +389,7 @@ func (e *noQuorumError) transient() bool {
 // The causes that are no trouble of the node's. The first is not ErrHeld: one node that says so proves nothing.
 var (
 	errNodeHeld  = errors.New("another token has the key")
+	errNodeStuck = errors.New("another token has the key, for ever")
 	errNodeGone  = errors.New("the key is gone or another token's")
 	errOvertaken = errors.New("its counter is ahead of the others'")
 	errCrowded   = errors.New("too many calls wait for the node")

@@ -10,7 +10,7 @@ local stored = redis.call('GET', KEYS[2])
 local counter = 0
 if stored then counter = tonumber(string.match(stored, '^%d+$') or '') end
 if not counter or counter >= 9007199254740992 or now >= 9007199254740992 then
-  return redis.error_reply('ERR leasehold: the fencing counter ' .. KEYS[2] .. ' or the clock is no number below 2^53')
+  return redis.error_reply('ERR leasehold: the fencing counter KEYS[2] or the clock is no number below 2^53')
 end
 
 local function keep(v)

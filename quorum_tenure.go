@@ -102,7 +102,8 @@ func (s *seat) isOpen() bool     { return s.asked != nil }
 func (s *seat) isHeld() bool     { return s.holds && !s.given() }
 func (s *seat) isAbsent() bool   { return s.absent }
 func (s *seat) isAccepted() bool { return s.accepted }
-func (s *seat) isOthers() bool   { return s.why == errNodeHeld }
+func (s *seat) isOthers() bool   { return s.why == errNodeHeld || s.isStuck() }
+func (s *seat) isStuck() bool    { return s.why == errNodeStuck }
 
 // ask sends the acquire, or the look of an Adopt, to all nodes.
 func (t *tenure) ask(ctx context.Context) {
@@ -361,7 +362,7 @@ func (t *tenure) tell() {
 func (t *tenure) result() (answer, sent, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return answer{state: t.state, fence: t.fence}, 0, t.err
+	return answer{state: t.state, fence: t.fence, forever: t.count((*seat).isStuck) >= t.q.majority()}, 0, t.err
 }
 
 // reason names what each node had against the attempt; unheard is for those that have not answered.

@@ -19,6 +19,7 @@ type vote struct {
 	kind    int64
 	counter int64         // if it tells
 	left    time.Duration // in quarantine, below 0: for ever
+	forever bool          // another token has the key, without a TTL
 	now     int64         // µs; 0: it does not tell
 	run     string
 }
@@ -30,6 +31,8 @@ func (v vote) why(renewing bool) error {
 	switch {
 	case renewing:
 		return errNodeGone
+	case v.kind == voteNo && v.forever:
+		return errNodeStuck
 	case v.kind == voteNo:
 		return errNodeHeld
 	}
@@ -64,7 +67,7 @@ func decodeVote(reply any, err error) (vote, error) {
 	case v.kind == voteYes && len(list) >= 3 && n[1] >= 1:
 		v.counter = n[1]
 	case v.kind == voteNo && (len(list) == 1 || len(list) == 5):
-		v.counter = n[4]
+		v.counter, v.forever = n[4], n[1] == -1
 	case v.kind == voteNever && (len(list) == 1 || len(list) == 4):
 		v.left = time.Duration(n[1]) * time.Millisecond
 	default:

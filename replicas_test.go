@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/go-leasehold/leasehold/internal/fault"
 	"github.com/go-leasehold/leasehold/internal/rediskey"
 	"github.com/go-leasehold/leasehold/internal/redistest"
 )
@@ -142,7 +143,7 @@ func TestAClientThatBreaksWhileReplicasAreAskedIsTheErrorOfTheCall(t *testing.T)
 		want string
 	}{
 		"panics":        {func() { panic("no") }, "the redis client panicked: no"},
-		"exits":         {runtime.Goexit, errExit.Error()},
+		"exits":         {runtime.Goexit, fault.Exited.Error()},
 		"knows nothing": {func() {}, errNoNode.Error()},
 	} {
 		t.Run(name, func(t *testing.T) {

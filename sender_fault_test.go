@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/go-leasehold/leasehold/internal/fault"
 	"github.com/go-leasehold/leasehold/internal/redistest"
 )
 
@@ -217,7 +218,7 @@ func TestAGoroutineThatTheClientEndsIsTheErrorOfItsCalls(t *testing.T) {
 	onSenderBench(t, func(t *testing.T, b *senderBench) {
 		for range 2 * maxFlights {
 			for _, out := range b.broken(runtime.Goexit) {
-				assert.ErrorIs(t, out.err, errExit)
+				assert.ErrorIs(t, out.err, fault.Exited)
 				assert.Zero(t, out.took)
 			}
 		}

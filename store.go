@@ -124,6 +124,14 @@ type answer struct {
 	foreign bool  // the holder is no client of ours
 }
 
+// reason is what one has to wait for who was not granted the lock.
+func (a answer) reason() error {
+	if a.forever {
+		return errHeldForever
+	}
+	return ErrHeld
+}
+
 const (
 	granted = "GRANTED"
 	held    = "HELD"

@@ -3,9 +3,10 @@ package leasehold
 import (
 	"context"
 	"errors"
-	"fmt"
+	"reflect"
 	"sync/atomic"
 
+	"github.com/go-leasehold/leasehold/internal/fault"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -69,8 +70,17 @@ func newTopology(client redis.UniversalClient) (t *topology) {
 	return t
 }
 
+// isNil reports whether a client is none: nil itself, or a nil pointer in the interface, as of a variable that was never set.
+func isNil(client redis.UniversalClient) bool {
+	v := reflect.ValueOf(client)
+	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
+}
+
 // many reports whether keys are spread over several servers, each with a client of its own.
 func (t *topology) many() bool { return t.find != nil }
+
+// direct reports whether the client sends a command to the server that it was given, and follows no redirection from there.
+func (t *topology) direct() bool { return t.kind == oneServer || t.kind == ringKind }
 
 // learn is told of a call that succeeded, in a goroutine that may wait for the client: with the call, a cluster's client has asked
 // where keys are, unless a hook answered for it.
@@ -98,7 +108,7 @@ var errNoNode = errors.New("the redis client names no server for the key")
 func (t *topology) node(ctx context.Context, key string) (c *redis.Client, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			c, err = nil, fmt.Errorf("the redis client panicked: %v", p)
+			c, err = nil, fault.Panicked(p)
 		}
 	}()
 	if !t.many() {

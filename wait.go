@@ -134,7 +134,7 @@ func (s *stay) stand(ctx context.Context) (*Lease, error) {
 		case ans.state == waiting:
 			mode, failures = modeLook, 0
 			s.anchor, s.next = begun, max(min(ans.fence, math.MaxInt64-1)+1, ans.now)
-			s.blame(ErrHeld)
+			s.blame(ans.reason())
 			s.l.wakes.listen(ctx, s)
 			pause, woken = nextLook(ans)
 			pause -= time.Since(begun.Time)
@@ -241,7 +241,7 @@ func (s *stay) plausible(fence int64) bool {
 
 // blame notes what the stay waits for.
 func (s *stay) blame(reason error) {
-	if reason == ErrHeld && s.reason == ErrHeld {
+	if errors.Is(reason, ErrHeld) && s.reason == reason {
 		return // most often
 	}
 	s.reason = reason
