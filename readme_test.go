@@ -310,20 +310,26 @@ func TestTheACLRuleOfTheRunbookIsEnough(t *testing.T) {
 	}
 	one, two := user(), user()
 
-	lease, err := one.TryAcquire(ctx, "invoice:7", 10*time.Second)
-	require.NoError(t, err)
-	require.NoError(t, lease.Renew(ctx))
-	got := make(chan error)
-	go func() {
-		got <- two.WithLock(ctx, "invoice:7", 10*time.Second, func(context.Context, *leasehold.Lease) error { return nil })
-	}()
-	require.Eventually(t, func() bool {
-		state, err := one.Inspect(ctx, "invoice:7")
-		return err == nil && state.Waiters == 1 && len(admin.PubSubChannels(ctx, "app:*").Val()) == 1
-	}, 10*time.Second, 5*time.Millisecond)
-	require.NoError(t, lease.Release(ctx))
-	require.NoError(t, <-got)
-	assert.EqualValues(t, 1, two.Stats().ByMessage)
+	handOver := func() {
+		lease, err := one.TryAcquire(ctx, "invoice:7", 10*time.Second)
+		require.NoError(t, err)
+		require.NoError(t, lease.Renew(ctx))
+		got := make(chan error)
+		go func() {
+			got <- two.WithLock(ctx, "invoice:7", 10*time.Second, func(context.Context, *leasehold.Lease) error { return nil })
+		}()
+		require.Eventually(t, func() bool {
+			state, err := one.Inspect(ctx, "invoice:7")
+			return err == nil && state.Waiters == 1 && len(admin.PubSubChannels(ctx, "app:*").Val()) == 1
+		}, 10*time.Second, 5*time.Millisecond)
+		require.NoError(t, lease.Release(ctx))
+		require.NoError(t, <-got)
+	}
+	// A look that Redis runs after the release finds the lock before the message is read. One such look follows the
+	// confirmation of the subscription, and it may still be under way, so the first hand-over proves nothing.
+	for begun := time.Now(); two.Stats().ByMessage == 0; handOver() {
+		require.Less(t, time.Since(begun), 10*time.Second, "no hand-over came by message")
+	}
 	require.NoError(t, one.ForceRelease(ctx, "invoice:7"))
 
 	require.NoError(t, admin.Set(ctx, "app:leasehold:fence:{app:invoice:8}", int64(1)<<52, time.Hour).Err())
@@ -331,7 +337,7 @@ func TestTheACLRuleOfTheRunbookIsEnough(t *testing.T) {
 	require.NoError(t, err)
 	assert.EqualValues(t, 1<<52+1, ahead.FencingToken())
 
-	lease, err = one.TryAcquire(ctx, "invoice:7", 10*time.Second)
+	lease, err := one.TryAcquire(ctx, "invoice:7", 10*time.Second)
 	require.NoError(t, err)
 	wait, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel()
