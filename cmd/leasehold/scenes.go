@@ -26,6 +26,7 @@ type turn struct {
 	who          string
 	from, to     time.Duration
 	fencingToken int64
+	err          error // what WithLock returned
 }
 
 // takeTurns has workers queue for a lock and add to one total.
@@ -37,7 +38,7 @@ func (s *stage) takeTurns(ctx context.Context) (string, error) {
 		return "", err
 	}
 
-	turns, errs := make([]turn, len(workers)), make([]error, len(workers))
+	turns := make([]turn, len(workers))
 	everybody := make(chan struct{}) // closed when all the others wait for the first one
 	var all sync.WaitGroup
 	ctx, cancel := context.WithCancel(ctx)
@@ -45,7 +46,7 @@ func (s *stage) takeTurns(ctx context.Context) (string, error) {
 	queue := func() error {
 		defer close(everybody)
 		for i, w := range workers {
-			all.Go(func() { turns[i], errs[i] = s.takeTurn(ctx, w, total, everybody) })
+			all.Go(func() { turns[i] = s.takeTurn(ctx, w, total, everybody) })
 			// The order of arrival is this one only if each has arrived before the next one is sent.
 			if err := s.waiters(ctx, w, invoice, i); err != nil {
 				cancel()
@@ -62,7 +63,7 @@ func (s *stage) takeTurns(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := errors.Join(checkTurns(turns), errors.Join(errs...)); err != nil {
+	if err := checkTurns(turns); err != nil {
 		return "", err
 	}
 
@@ -84,9 +85,9 @@ const (
 )
 
 // takeTurn is one worker's part of it.
-func (s *stage) takeTurn(ctx context.Context, w *worker, total ledger, everybody <-chan struct{}) (turn, error) {
+func (s *stage) takeTurn(ctx context.Context, w *worker, total ledger, everybody <-chan struct{}) turn {
 	t := turn{who: w.name}
-	err := w.locker.WithLock(ctx, invoice, 10*s.beat, func(ctx context.Context, lease *leasehold.Lease) error {
+	t.err = w.locker.WithLock(ctx, invoice, 10*s.beat, func(ctx context.Context, lease *leasehold.Lease) error {
 		t.from, t.fencingToken = time.Since(s.start), lease.FencingToken()
 		defer func() { t.to = time.Since(s.start) }()
 		sum, err := total.read(ctx, w.client, t.fencingToken)
@@ -101,28 +102,39 @@ func (s *stage) takeTurn(ctx context.Context, w *worker, total ledger, everybody
 		s.says(w.name, "writes %d and lets go", sum+amount)
 		return total.write(ctx, w.client, t.fencingToken, sum+amount)
 	})
-	return t, err
+	return t
 }
 
-// checkTurns judges the turns, which are in the order in which the workers came.
+// checkTurns judges the turns, which are in the order in which the workers came. It reports all that is wrong: a lock that
+// was lost need not show as an overlap, since a worker that hears of the loss in time ends its turn before the next one
+// begins.
 func checkTurns(turns []turn) error {
+	var errs []error
+	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	for i, t := range turns {
-		if t.fencingToken == 0 {
-			return fmt.Errorf("%s had no turn", t.who)
+		switch {
+		case t.fencingToken == 0:
+			wrong("%s had no turn: %w", t.who, t.err)
+			continue
+		case errors.Is(t.err, leasehold.ErrLost):
+			wrong("%s lost the lock in its turn: %w", t.who, t.err)
+		case t.err != nil:
+			wrong("%s did not end its turn: %w", t.who, t.err)
 		}
 		if i == 0 {
 			continue
 		}
 		switch before := turns[i-1]; {
+		case before.fencingToken == 0: // there is nothing to compare
 		case t.to <= before.from:
-			return fmt.Errorf("%s had its turn before %s, who had come first", t.who, before.who)
+			wrong("%s had its turn before %s, who had come first", t.who, before.who)
 		case t.from < before.to:
-			return fmt.Errorf("the turns of %s and %s overlapped", before.who, t.who)
+			wrong("the turns of %s and %s overlapped", before.who, t.who)
 		case t.fencingToken <= before.fencingToken:
-			return fmt.Errorf("the fencing token of %s is not higher than that of %s before it", t.who, before.who)
+			wrong("the fencing token of %s is not higher than that of %s before it", t.who, before.who)
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // A succession is how a lock went from a holder that died to the next.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,6 +52,20 @@ func (r rehearsal) swallow(key, value string) {
 		}
 		c.WriteOK()
 		return true
+	})
+}
+
+// stall has f done when SET key value arrives for the first time, and Redis work on that for so long.
+func (r rehearsal) stall(key, value string, d time.Duration, f func()) {
+	var once sync.Once
+	r.m.Server().SetPreHook(func(_ *server.Peer, cmd string, args ...string) bool {
+		if cmd == "SET" && len(args) >= 2 && args[0] == r.prefix+key && args[1] == value {
+			once.Do(func() {
+				f()
+				time.Sleep(d)
+			})
+		}
+		return false
 	})
 }
 
@@ -112,6 +127,9 @@ func TestASceneFailsWhenItsClaimIsBroken(t *testing.T) {
 	}{
 		{"the lock is deleted while elm has it", "Taking turns", func(r rehearsal) {
 			r.at(5*time.Second, func() { r.m.Del(r.prefix + "invoice") })
+		}, "elm lost the lock in its turn"},
+		{"the lock is deleted before elm writes, which takes longer than fir's look", "Taking turns", func(r rehearsal) {
+			r.stall("total", "200", 2*time.Second, func() { r.m.Del(r.prefix + "invoice") })
 		}, "the turns of elm and fir overlapped"},
 		{"a write is lost", "Taking turns", func(r rehearsal) {
 			r.swallow("total", "300")
@@ -184,7 +202,11 @@ func TestTheFactsOfTurnsAreJudged(t *testing.T) {
 		want   string
 	}{
 		"right":         {func([]turn) {}, ""},
-		"none":          {func(ts []turn) { ts[2] = turn{who: "fir"} }, "fir had no turn"},
+		"none":          {func(ts []turn) { ts[2] = turn{who: "fir", err: errors.New("no")} }, "fir had no turn: no"},
+		"none at first": {func(ts []turn) { ts[0] = turn{who: "ash", err: errors.New("no")} }, "ash had no turn: no"},
+		"lost":          {func(ts []turn) { ts[1].err = leasehold.ErrLost }, "elm lost the lock in its turn: lease lost"},
+		"failed":        {func(ts []turn) { ts[1].err = errors.New("no") }, "elm did not end its turn: no"},
+		"two faults":    {func(ts []turn) { ts[0].err, ts[2].from = leasehold.ErrLost, 4 }, "the turns of elm and fir overlapped"},
 		"overlap":       {func(ts []turn) { ts[1].from = 2 }, "the turns of ash and elm overlapped"},
 		"within":        {func(ts []turn) { ts[1].from, ts[1].to = 1, 2 }, "the turns of ash and elm overlapped"},
 		"around":        {func(ts []turn) { ts[1].from = 0 }, "the turns of ash and elm overlapped"},
@@ -192,7 +214,7 @@ func TestTheFactsOfTurnsAreJudged(t *testing.T) {
 		"fencing token": {func(ts []turn) { ts[2].fencingToken = 2 }, "the fencing token of fir is not higher than that of elm"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			turns := []turn{{"ash", 1, 3, 1}, {"elm", 3, 5, 2}, {"fir", 5, 7, 3}}
+			turns := []turn{{"ash", 1, 3, 1, nil}, {"elm", 3, 5, 2, nil}, {"fir", 5, 7, 3, nil}}
 			tt.change(turns)
 			judged(t, checkTurns(turns), tt.want)
 		})
