@@ -239,12 +239,13 @@ func (q *quorum) release(ctx context.Context, r *request, mode string, bound tim
 	}
 }
 
-// force deletes the lock wherever it is.
+// force deletes the lock wherever it is. It waits for every node if it can: with a majority alone, a lease whose acquire comes
+// late to one of these nodes and whose key is still on another would go on.
 func (q *quorum) force(ctx context.Context, r *request, bound time.Duration) error {
 	if err := q.ready(ctx); err != nil {
 		return err
 	}
-	replies, errs := q.survey(ctx, releaseNodeScript, r, bound, q.majority(), modeForce)
+	replies, errs := q.survey(ctx, releaseNodeScript, r, bound, len(q.nodes), modeForce)
 	if len(replies) < q.majority() {
 		return q.shortOf(len(replies), errs)
 	}

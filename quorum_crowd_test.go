@@ -286,3 +286,24 @@ func TestQuorumLeavesNoGoroutineBehind(t *testing.T) {
 		}
 	})
 }
+
+// An acquire that is late at one node must not make up for the key that a forced release takes from another one.
+func TestQuorumForceReleaseReachesEveryNodeBeforeItReturns(t *testing.T) {
+	quorumBubble(t, 3, func(t *testing.T, _ []*fakeNode, join joinFunc) {
+		q, other := join(), join()
+		other.hooks[2].Next(1, runs(acquireNodeScript)).Delay(50 * time.Millisecond)
+		q.hooks[0].Next(1, runs(releaseNodeScript)).Delay(100 * time.Millisecond)
+		x, err := other.TryAcquire(t.Context(), "k", time.Minute)
+		require.NoError(t, err)
+		require.NoError(t, q.ForceRelease(t.Context(), "k"))
+		time.Sleep(60 * time.Millisecond)
+		require.Equal(t, []string{"", "", x.r.token}, q.holders("k"))
+		require.ErrorIs(t, x.Renew(t.Context()), ErrLost)
+
+		// One that cannot be reached is waited for no longer than other calls wait for it.
+		q.wires[0].BlackHole()
+		begun := time.Now()
+		require.NoError(t, q.ForceRelease(t.Context(), "k"))
+		require.LessOrEqual(t, time.Since(begun), nodePatience)
+	})
+}
