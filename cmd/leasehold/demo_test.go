@@ -18,12 +18,21 @@ import (
 	"github.com/go-leasehold/leasehold/internal/redistest"
 )
 
-// demo runs the demo in less than half of the usual time.
-func demo(args ...string) (status int, out, errs string) {
-	var o, e bytes.Buffer
-	p := program{in: strings.NewReader(""), out: &o, errw: &e, beat: 40 * time.Millisecond}
-	status = p.run(append([]string{"demo"}, args...))
-	return status, o.String(), e.String()
+// demo runs the demo in less than half of the usual time. Where the machine is too busy for leases that short, they are lost and
+// the demo says so, rightly; it then runs once more with longer ones. That it tells all that goes wrong is for the
+// rehearsals, whose time is not the machine's.
+func demo(t *testing.T, args ...string) (status int, out, errs string) {
+	t.Helper()
+	for _, beat := range []time.Duration{40 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond} {
+		var o, e bytes.Buffer
+		p := program{in: strings.NewReader(""), out: &o, errw: &e, beat: beat}
+		status = p.run(append([]string{"demo"}, args...))
+		if out, errs = o.String(), e.String(); status == 0 {
+			break
+		}
+		t.Logf("with a beat of %v:\n%s%s", beat, out, errs)
+	}
+	return status, out, errs
 }
 
 func requireAllShown(t *testing.T, status int, out, errs string) {
@@ -42,7 +51,7 @@ func requireAllShown(t *testing.T, status int, out, errs string) {
 
 func TestTheDemoBringsItsOwnRedis(t *testing.T) {
 	t.Parallel()
-	status, out, errs := demo()
+	status, out, errs := demo(t)
 	requireAllShown(t, status, out, errs)
 	assert.Contains(t, out, "on a Redis in memory")
 }
@@ -50,7 +59,7 @@ func TestTheDemoBringsItsOwnRedis(t *testing.T) {
 func TestTheDemoRunsOnARealRedisAndLeavesNothingForEver(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Server(t)
-	status, out, errs := demo("-redis", "redis://"+srv.Addr()+"/3")
+	status, out, errs := demo(t, "-redis", "redis://"+srv.Addr()+"/3")
 	requireAllShown(t, status, out, errs)
 	assert.Contains(t, out, "on the Redis at "+srv.Addr())
 
