@@ -75,4 +75,7 @@
 // [ErrClosed], [ErrInvalid]. A context bounds the call, not the lease; a wait that it ends matches the context's error
 // and cause as well. Anything else is trouble with Redis, and wraps what go-redis said. An acquire that fails leaves no lock
 // behind: if it may have reached Redis it is undone there.
+//
+// The context that WithLock gives to its function, or [Lease.Context] to anybody, knows its lease: [FromContext] returns it. An
+// acquire of the same key with that context would wait for itself, so it is refused with ErrInvalid.
 package leasehold

@@ -32,7 +32,7 @@ var (
 	// ErrNoQuorum: too few nodes of a quorum agreed. The error carries the cause of each node that did not.
 	ErrNoQuorum = errors.New("no quorum")
 
-	// ErrInvalid: an argument cannot be used. Nothing was sent to Redis.
+	// ErrInvalid: an argument cannot be used. Nothing is changed in Redis.
 	ErrInvalid = errors.New("invalid argument")
 )
 

@@ -67,6 +67,32 @@ func ExampleLocker_WithLock_lost() {
 	// true
 }
 
+// The repository writes with the fencing token of the lease under which it is called, whoever took it.
+func ExampleFromContext() {
+	client, _, stop := exampleRedis()
+	defer stop()
+	locker := leasehold.New(client)
+	defer locker.Close()
+
+	pay := func(ctx context.Context, invoice string) error {
+		lease, ok := leasehold.FromContext(ctx)
+		if !ok {
+			return errors.New("pay wants to be called under the lease of the invoice")
+		}
+		fmt.Println("paying", invoice, "under", lease.Key(), lease.FencingToken() > 0) // UPDATE … WHERE fencing_token <= $1
+		return nil
+	}
+	ctx := context.Background()
+	fmt.Println(pay(ctx, "7"))
+	fmt.Println(locker.WithLock(ctx, "invoice:7", 10*time.Second, func(ctx context.Context, _ *leasehold.Lease) error {
+		return pay(ctx, "7")
+	}))
+	// Output:
+	// pay wants to be called under the lease of the invoice
+	// paying 7 under invoice:7 true
+	// <nil>
+}
+
 func ExampleLocker_TryAcquire() {
 	ctx := context.Background()
 	client, _, stop := exampleRedis()

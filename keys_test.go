@@ -208,8 +208,10 @@ type entryPoint struct {
 }
 
 // entryPoints has them all. An Adopt is of a token that holds nothing.
-func entryPoints(t *testing.T) []entryPoint {
-	ctx := t.Context()
+func entryPoints(t *testing.T) []entryPoint { return entryPointsOf(t.Context()) }
+
+// entryPointsOf has them with another context.
+func entryPointsOf(ctx context.Context) []entryPoint {
 	fn := func(_ context.Context, _ *Lease) error { return nil }
 	return []entryPoint{
 		{"TryAcquire", func(l *Locker, key string, ttl time.Duration, opts ...Option) error {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 )
@@ -191,55 +190,6 @@ func (x *Lease) noteWaiters(n int) {
 	x.waiters, x.r.curious = true, false
 	if x.contended != nil {
 		close(x.contended)
-	}
-}
-
-// Context returns a context of parent that ends with the lease: its cause is then the lease's Err, or an error matching
-// [ErrClosed] when the Locker is closing and the holder should come to an end. Call the CancelFunc when the
-// work is done; the lease goes on without it.
-func (x *Lease) Context(parent context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancelCause(parent)
-	if x == nil {
-		cancel(errNilLease)
-		return ctx, func() {}
-	}
-	_ = x.check()
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.err != nil {
-		cancel(x.err)
-		return ctx, func() {}
-	}
-	if x.l.isClosed() {
-		cancel(x.closing())
-		return ctx, func() {}
-	}
-	c := &leaseContext{cancel}
-	x.contexts = append(x.contexts, c)
-	return ctx, func() {
-		cancel(nil)
-		x.mu.Lock()
-		defer x.mu.Unlock()
-		if i := slices.Index(x.contexts, c); i >= 0 {
-			x.contexts = slices.Delete(x.contexts, i, i+1)
-		}
-	}
-}
-
-// leaseContext is a context that ends with the lease.
-type leaseContext struct{ cancel context.CancelCauseFunc }
-
-// closing is the cause of the contexts of a Locker that closes.
-func (x *Lease) closing() error { return &Error{Op: "hold", Key: x.r.key, Err: ErrClosed} }
-
-// endContexts ends the lease's contexts before the lease itself.
-func (x *Lease) endContexts(cause error) {
-	x.mu.Lock()
-	contexts := x.contexts
-	x.contexts = nil
-	x.mu.Unlock()
-	for _, c := range contexts {
-		c.cancel(cause)
 	}
 }
 

@@ -155,7 +155,9 @@ func (l *Locker) Acquire(ctx context.Context, key string, ttl time.Duration, opt
 //
 // fn's context ends when the lease is lost, with a cause that matches [ErrLost]: fn must then stop, for somebody else may
 // begin. It ends with ctx too, and when the Locker is closed; the lock is then still kept until fn has returned, since what
-// fn does to unwind is as much in need of it.
+// fn does to unwind is as much in need of it. [FromContext] finds the lease in it, for what fn calls; and an acquire of the same
+// key with it is refused with [ErrInvalid], since it would wait for fn. To work on, pass the lease; to begin something that is to
+// wait until fn has returned, give it another context.
 //
 // WithLock returns fn's error. If the lease was lost before fn returned, an error matching ErrLost is joined to it, unless fn's
 // error is that loss already, such as the cause of its context. That the release failed is no error: the work is done, the key goes with its TTL, and the hooks and the logger hear of it. If the lock
@@ -189,6 +191,9 @@ type acquireFunc func(*Locker, context.Context, *attempt) (*Lease, Wake, error)
 func (l *Locker) take(ctx context.Context, a *attempt, how acquireFunc, key string, ttl time.Duration, opts []Option) (*Lease, error) {
 	if err := l.prepare(a, key, ttl, opts); err != nil {
 		return nil, err
+	}
+	if nested(ctx, a.key, func(x *Lease) bool { return x.l == l }) {
+		return nil, a.fail(errNested)
 	}
 	l.calls.Enter()
 	defer l.calls.Leave()

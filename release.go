@@ -73,6 +73,9 @@ func (x *Lease) sendRelease(ctx context.Context, bound time.Duration) (e Event, 
 	if !settled {
 		again = log.answered(what, n, err)
 	}
+	if log.settled {
+		err = nil // what became of this one is no matter any more
+	}
 	return x.ending(err), x.released(err), again
 }
 

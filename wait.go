@@ -131,6 +131,8 @@ func (s *stay) stand(ctx context.Context) (*Lease, error) {
 			continue // too slow to be trusted: look again
 		case ans.state == gone:
 			return nil, nil
+		case ans.state == waiting && !ans.foreign && nested(ctx, s.a.key, func(x *Lease) bool { return x.fence == ans.fence }):
+			return nil, errNested // by another Locker of this Redis: no other key's lease has that number
 		case ans.state == waiting:
 			mode, failures = modeLook, 0
 			s.anchor, s.next = begun, max(min(ans.fence, math.MaxInt64-1)+1, ans.now)
