@@ -152,8 +152,7 @@ const (
 )
 
 func newsOf(err error) news {
-	var server redis.Error
-	if err == nil || errors.As(err, &server) {
+	if _, said := errors.AsType[redis.Error](err); said || err == nil {
 		return answering
 	}
 	return answerless

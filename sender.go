@@ -21,7 +21,12 @@ const (
 	// stuck is how long a call waits for a round trip before another one is started beside those that are
 	// under way: one dead connection, or one slow node of a cluster, must not hold up the rest.
 	stuck = 20 * time.Millisecond
-	// silence is how long a round trip may take until a cluster is asked whether the server still has its slots.
+	// overdue is how long a round trip counts as one that is under way. What is stuck for ever, as on a connection that a
+	// balancer has forgotten, must not count against new ones for ever.
+	overdue = time.Second
+	// maxOverdue bounds the round trips that count no more, since each has a goroutine, and most a connection.
+	maxOverdue = 64
+	// silence is how long there may be no answer until the connections are suspected, and the slots of a cluster.
 	silence = 250 * time.Millisecond
 )
 
@@ -39,12 +44,23 @@ type sender struct {
 	fly      func()    // s.flight, bound once: a go statement with it allocates nothing
 	waits    sync.Pool // of *wait; not global, since a test's bubble may own its channels
 
-	mu      sync.Mutex
-	queue   []*call // ready to be sent
-	flights int     // goroutines in flight
+	mu      sync.Mutex // guards what follows
+	queue   []*call    // ready to be sent
+	flights int        // goroutines that count as being in flight
+	under   [maxFlights]departure
+	boarded int64     // so many flights have been under way
+	lost    int       // goroutines that count no more
+	silent  time.Time // since when there has been no answer; zero: nobody has asked since the last
+	scouted time.Time // when scouts were sent last
 	taken   time.Time
-	rescue  *time.Timer // runs while calls are queued
-	landed  inflight.Group
+	rescue  *time.Timer    // runs while calls are queued
+	landed  inflight.Group // all goroutines
+}
+
+// departure is a round trip that is under way.
+type departure struct {
+	at time.Time // zero: there is none
+	id int64     // of the flight
 }
 
 func newSender(client redis.UniversalClient, t *topology) *sender {
@@ -119,6 +135,9 @@ func (s *sender) flush() {
 
 // depart sees to it that what is queued is sent soon. s.mu is held.
 func (s *sender) depart() {
+	if s.flights >= freeFlights {
+		s.writeOff()
+	}
 	switch {
 	case s.flights < freeFlights:
 		s.launch()
@@ -139,7 +158,18 @@ func (s *sender) launch() {
 func (s *sender) isIdle() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.queue) == 0 && s.flights == 0
+	return len(s.queue) == 0 && s.flights+s.lost == 0
+}
+
+// writeOff counts no more what is overdue. s.mu is held.
+func (s *sender) writeOff() {
+	for now, i := time.Now(), 0; i < len(s.under) && s.lost < maxOverdue; i++ {
+		if d := &s.under[i]; !d.at.IsZero() && now.Sub(d.at) >= overdue {
+			*d = departure{}
+			s.flights--
+			s.lost++
+		}
+	}
 }
 
 // unstick starts one more round trip if queued calls have waited too long for those under way.
@@ -150,8 +180,13 @@ func (s *sender) unstick() {
 		s.rescue = nil
 		return
 	}
-	if time.Since(s.taken) >= stuck && s.flights < maxFlights {
-		s.launch()
+	if time.Since(s.taken) >= stuck {
+		if s.flights == maxFlights {
+			s.writeOff()
+		}
+		if s.flights < maxFlights {
+			s.launch()
+		}
 	}
 	s.rescue.Reset(stuck)
 }
@@ -160,40 +195,75 @@ func (s *sender) unstick() {
 func (s *sender) flight() {
 	defer s.landed.Leave()
 	growStack(0)
+	var f flight
 	var one [1]*call
 	batch := one[:0]
-	defer func() { s.land(batch) }()
+	defer func() { s.land(&f, batch) }()
 	for {
-		s.mu.Lock()
-		n := min(len(s.queue), maxBatch)
-		if n == 0 {
-			batch = nil
-			s.mu.Unlock()
+		if batch = s.board(&f, batch[:0]); f.scouts != "" {
+			s.scout(f.scouts)
+			continue
+		}
+		if len(batch) == 0 {
 			return
 		}
-		batch = append(batch[:0], s.queue[:n]...)
-		s.queue = slices.Delete(s.queue, 0, n)
-		if s.rescue != nil {
-			s.taken = time.Now()
-		}
-		s.mu.Unlock()
-
-		s.send(batch)
-		var answered *call
+		s.send(batch, f.suspicious)
+		f.answered = ""
 		for i, c := range batch {
 			batch[i] = nil
-			if c.finish(); c.err == nil {
-				answered = c
+			if c.finish(); newsOf(c.err) == answering {
+				f.answered = c.key
 			}
 		}
-		if answered != nil {
-			s.topology.learn(answered.key) // last: it is the client's code too
+		if f.answered != "" {
+			s.topology.learn(f.answered) // last: it is the client's code too
 		}
 	}
 }
 
+// flight is the state of a flight.
+type flight struct {
+	slot       int
+	id         int64  // from 1; 0: it has not been under way yet
+	answered   string // the key of a call that was; "": of none
+	suspicious bool   // there has been no answer for long
+	scouts     string // the key on the way to which scouts have to go before; "": none
+}
+
+// board adds to the batch what is queued for the next round trip of a flight: nothing if the flight counts no more, since others
+// have taken its place, or if scouts have to go first. What is queued waits for these in the queue, where nothing overtakes it.
+func (s *sender) board(f *flight, batch []*call) []*call {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if f.answered != "" {
+		s.silent = time.Time{}
+	}
+	n := min(len(s.queue), maxBatch)
+	if f.scouts = ""; n == 0 || f.id > 0 && s.under[f.slot].id != f.id {
+		return batch
+	}
+	now := time.Now()
+	if s.silent.IsZero() {
+		s.silent = now
+	}
+	if f.suspicious = now.Sub(s.silent) >= silence; f.suspicious && now.Sub(s.scouted) >= scouting {
+		s.scouted, f.scouts = now, s.queue[0].key
+		return batch
+	}
+	batch = append(batch, s.queue[:n]...)
+	s.queue = slices.Delete(s.queue, 0, n)
+	s.taken = now
+	if f.id == 0 {
+		f.slot = slices.IndexFunc(s.under[:], func(d departure) bool { return d.at.IsZero() })
+		s.boarded++
+		f.id = s.boarded
+	}
+	s.under[f.slot] = departure{now, f.id}
+	return batch
+}
+
 // land ends a flight. It has calls left if its goroutine ended in the client, as a hook's runtime.Goexit makes it.
-func (s *sender) land(left []*call) {
+func (s *sender) land(f *flight, left []*call) {
 	for _, c := range left {
 		if c != nil {
 			c.abandoned()
@@ -202,7 +272,15 @@ func (s *sender) land(left []*call) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.flights--
+	switch {
+	case f.id == 0:
+		s.flights--
+	case s.under[f.slot].id == f.id:
+		s.under[f.slot] = departure{}
+		s.flights--
+	default:
+		s.lost--
+	}
 	if len(s.queue) > 0 {
 		s.depart()
 	}
@@ -218,17 +296,20 @@ func growStack(i int) byte {
 }
 
 // send is a round trip. On a cluster it has the slots asked for when it takes long, and when no server could be reached.
-func (s *sender) send(batch []*call) {
+//
+// What is sent while there has been no answer for long goes as a pipeline, though it may be a single call: go-redis has a pool of its
+// own for these, which may have room for a new connection where the other is full of dead ones.
+func (s *sender) send(batch []*call, suspicious bool) {
 	if s.topology.reload != nil {
 		late := time.AfterFunc(silence, s.topology.refresh)
 		defer late.Stop()
 	}
-	if len(batch) == 1 {
+	if len(batch) == 1 && !suspicious {
 		_ = s.sendOne(batch[0])
 	} else {
 		s.sendAll(batch)
 	}
-	if s.topology.reload != nil && slices.ContainsFunc(batch, func(c *call) bool { return c.err != nil && newsOf(c.err) == answerless }) {
+	if s.topology.reload != nil && slices.ContainsFunc(batch, func(c *call) bool { return newsOf(c.err) == answerless }) {
 		s.topology.refresh()
 	}
 }
@@ -280,5 +361,5 @@ func (s *sender) close(ctx context.Context) bool {
 	if s.rescue != nil {
 		s.rescue.Stop()
 	}
-	return s.flights == 0
+	return s.landed.Len() == 0
 }

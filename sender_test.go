@@ -260,7 +260,7 @@ func TestRoundTripsAreBoundedWhenAllAreStuck(t *testing.T) {
 		var all []<-chan outcome
 		for i := range 2 * maxFlights {
 			all = append(all, b.send(t.Context(), fmt.Sprint("k", i), callBound))
-			time.Sleep(2 * stuck)
+			time.Sleep(stuck + 2*time.Millisecond)
 		}
 		assert.Equal(t, maxFlights, b.trips.most)
 		release()
@@ -269,6 +269,47 @@ func TestRoundTripsAreBoundedWhenAllAreStuck(t *testing.T) {
 		}
 		assert.Len(t, b.trips.sizes, maxFlights+1)
 	})
+}
+
+// Two dead connections, or a hook that hangs, would otherwise make every later call wait for a third round trip, and sixteen would
+// be the end.
+func TestRoundTripsThatAreStuckForEverDoNotCountForEver(t *testing.T) {
+	onSenderBench(t, func(t *testing.T, b *senderBench) {
+		const dead = 2 * maxFlights
+		release := b.trips.hold(dead)
+		var hang []<-chan outcome
+		for i := range dead {
+			hang = append(hang, b.send(t.Context(), fmt.Sprint("dead", i), time.Hour))
+			time.Sleep(overdue / maxFlights)
+		}
+		require.Equal(t, dead, b.trips.most)
+		time.Sleep(overdue)
+		for i := range 3 {
+			out := <-b.send(t.Context(), fmt.Sprint("k", i), callBound)
+			requireGranted(t, out)
+			assert.LessOrEqual(t, out.took, lead, "it waited for those that are stuck")
+		}
+		assert.False(t, b.d.isIdle())
+		release()
+		for _, out := range hang {
+			requireGranted(t, <-out)
+		}
+		synctest.Wait()
+		assert.True(t, b.d.isIdle())
+
+		// They are bounded all the same.
+		b.trips.most = 0
+		release = b.trips.hold(-1)
+		for i := range 20 * maxFlights {
+			hang = append(hang, b.send(t.Context(), fmt.Sprint("more", i), time.Hour))
+			time.Sleep(overdue / maxFlights)
+		}
+		assert.Equal(t, maxFlights+maxOverdue, b.trips.most)
+		release()
+		for _, out := range hang[dead:] {
+			requireGranted(t, <-out)
+		}
+	}, func(o *redis.Options) { o.PoolSize = 1000 })
 }
 
 func TestACallersContextEndsItsOwnWaitAlone(t *testing.T) {

@@ -92,15 +92,31 @@ func (w *Wire) set(m mode) {
 
 // Cut cuts all connections that are open now, and loses what is delayed in them.
 func (w *Wire) Cut() {
+	for _, l := range w.open() {
+		l.cut()
+	}
+}
+
+// Forget swallows everything on the connections that are open now, and tells
+// neither side, as a balancer does that has forgotten them. New ones work.
+func (w *Wire) Forget() {
+	links := w.open()
 	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, l := range links {
+		l.forgotten = true
+	}
+}
+
+// open returns the connections that are open now.
+func (w *Wire) open() []*link {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	links := make([]*link, 0, len(w.links))
 	for l := range w.links {
 		links = append(links, l)
 	}
-	w.mu.Unlock()
-	for _, l := range links {
-		l.cut()
-	}
+	return links
 }
 
 // CutRequest lets n more bytes of requests through and cuts the connection
@@ -219,6 +235,7 @@ type link struct {
 	owed       []fate // of the replies that the server still owes, in order
 	subscribed bool
 	dropNext   bool // what the server sends next, on a subscribed link
+	forgotten  bool
 }
 
 // fate is what becomes of a reply.
@@ -298,7 +315,7 @@ func (l *link) request(frame []byte) (part []byte, times int, end bool) {
 	defer w.mu.Unlock()
 
 	name := requestName(frame)
-	if w.mode != pass {
+	if w.mode != pass || l.forgotten {
 		return nil, 0, false
 	}
 	if setup(name) {
@@ -351,7 +368,7 @@ func (l *link) reply(frame []byte) (part []byte, end bool) {
 		f, l.owed = l.owed[0], l.owed[1:]
 	}
 	switch {
-	case w.mode != pass, f == swallow:
+	case w.mode != pass, l.forgotten, f == swallow:
 		return nil, false
 	case f == sever:
 		return nil, true

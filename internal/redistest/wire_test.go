@@ -341,3 +341,17 @@ func TestReadFrameFindsTheEndOfEveryReply(t *testing.T) {
 		t.Errorf("at the end: %v", err)
 	}
 }
+
+func TestForgottenConnectionsSwallowEverythingAndNewOnesWork(t *testing.T) {
+	onBothWires(t, func(t *testing.T, w *Wire, _ *miniredis.Miniredis, dial dialer) {
+		c, ctx := dial(func(o *redis.Options) { o.ReadTimeout = 50 * time.Millisecond }), t.Context()
+		must(t, c.Set(ctx, "k", "old", 0).Err())
+		w.Forget()
+		if err := c.Set(ctx, "k", "new", 0).Err(); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("on a forgotten connection: %v, want a timeout", err)
+		}
+		if s, err := c.Get(ctx, "k").Result(); s != "old" || err != nil {
+			t.Errorf("on a new one: %q, %v; want the value before", s, err)
+		}
+	})
+}
