@@ -123,7 +123,7 @@ var clientMutants = []struct {
 }{
 	{"trust counts from the receipt of a message", "wait.go", "deadline := s.anchor.add(", "deadline := s.l.now().add("},
 	{"trust counts from the last look, answered or not", "wait.go", "		s.a.looks++\n", "		s.a.looks++\n		s.anchor = begun\n"},
-	{"messages are not compared with the last look", "wait.go", "return fence >= s.next &&", "return"},
+	{"messages are not compared with the last look", "wait.go", "fence >= s.next &&", ""},
 	{"no look after the subscription", "wake.go", "t.hint() // confirmed", "// confirmed"},
 	{"no tick", "wait.go", "pause, woken := tick-mathrand.N(tick/4)", "pause, woken := time.Hour"},
 	{"no look at the expiry", "wait.go", "!ans.forever && expiry < pause {", "false && expiry < pause {"},

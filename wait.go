@@ -238,7 +238,7 @@ func (s *stay) trust(g grant) *Lease {
 // failover went to a server whose clock is another. That costs one look.
 func (s *stay) plausible(fence int64) bool {
 	since := s.l.now().Sub(s.anchor.Time)
-	return fence >= s.next && fence-s.next <= (since+margin(since)).Microseconds()
+	return s.next > 0 && fence >= s.next && fence-s.next <= (since+margin(since)).Microseconds()
 }
 
 // blame notes what the stay waits for.
