@@ -8,9 +8,9 @@ import (
 )
 
 // Hooks are called at the events of a lease's life; a nil one is skipped. Those of several [WithHooks] are called one after
-// another, and Start then is given the context of the one before. They are called outside every
-// lock, from the goroutine that saw the event, so they must return soon: a slow hook delays the renewals of
-// its Locker. They must be safe for concurrent use. A panic in one is contained and logged.
+// another, and each Start is given the context of the one before. Hooks are called outside every lock, from the goroutine that
+// saw the event, so they must return soon: a slow hook delays the renewals of its Locker. They must be safe for concurrent use.
+// A panic in one is contained and logged.
 type Hooks struct {
 	// Start is called before an acquire is first sent. The context that it returns, which may carry a span,
 	// is used for the call and given to the Acquired or GaveUp that always follows.

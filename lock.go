@@ -160,8 +160,8 @@ func (l *Locker) Acquire(ctx context.Context, key string, ttl time.Duration, opt
 // wait until fn has returned, give it another context.
 //
 // WithLock returns fn's error. If the lease was lost before fn returned, an error matching ErrLost is joined to it, unless fn's
-// error is that loss already, such as the cause of its context. That the release failed is no error: the work is done, the key goes with its TTL, and the hooks and the logger hear of it. If the lock
-// was not won, fn is not run and the error is Acquire's.
+// error is that loss already, such as the cause of its context. That the release failed is no error: the work is done, the key
+// goes with its TTL, and the hooks and the logger hear of it. If the lock was not won, fn is not run and the error is Acquire's.
 func (l *Locker) WithLock(ctx context.Context, key string, ttl time.Duration, fn func(ctx context.Context, lease *Lease) error, opts ...Option) error {
 	return l.with(ctx, (*Locker).wait, key, ttl, fn, opts)
 }

@@ -253,6 +253,24 @@ func TestOfConcurrentReleasesTheOneThatDidItIsTold(t *testing.T) {
 	})
 }
 
+func TestAReleaseThatIsCutShortWhenAnotherHasDoneItIsASuccess(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		x, err := p.TryAcquire(t.Context(), "k", time.Minute)
+		require.NoError(t, err)
+		stuck := p.fault.Next(1, runOf(releaseScript)).Hold()
+		ctx, cancel := context.WithCancel(t.Context())
+		first := make(chan error, 1)
+		go func() { first <- x.Release(ctx) }()
+		<-stuck.Arrived()
+		require.NoError(t, x.Release(t.Context()))
+		cancel()
+		require.NoError(t, <-first, "it is known what became of the key")
+		stuck.Release()
+		assert.True(t, p.heard("released")[0].Clean)
+	})
+}
+
 func TestAReleaseThatGoRedisSentTwiceIsAReleaseThatIsNotClean(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		p := w.party()
