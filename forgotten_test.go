@@ -97,19 +97,21 @@ func requireRenewed(t *testing.T, x *Lease, within time.Duration) {
 }
 
 // A pool that is full of dead connections makes no new one before their read timeouts. The pool for pipelines may have room; if it is
-// full of them too, the lease has to be longer than twice the read timeout.
+// full of them too, the lease has to be twice as long as the read timeout.
 func TestALeaseOutlivesPoolsThatAreFullOfForgottenConnections(t *testing.T) {
 	for _, tt := range []struct {
 		ttl                 time.Duration
 		commands, pipelines int
-		readTimeout         time.Duration
+		readTimeout         time.Duration // 0: go-redis's 5 s
+		lost                bool
 	}{
-		{3 * time.Second, 40, 0, 0},
-		{3 * time.Second, 1, 0, 0},
-		{10 * time.Second, 40, 10, 0},
-		{3 * time.Second, 40, 10, time.Second},
+		{ttl: 3 * time.Second, commands: 40},
+		{ttl: 3 * time.Second, commands: 1},
+		{ttl: 3 * time.Second, commands: 40, pipelines: 10, lost: true},
+		{ttl: 3 * time.Second, commands: 40, pipelines: 10, readTimeout: time.Second},
+		{ttl: 10 * time.Second, commands: 40, pipelines: 10},
 	} {
-		t.Run(fmt.Sprintf("%v, %d and %d", tt.ttl, tt.commands, tt.pipelines), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%v, %d and %d, read timeout %v", tt.ttl, tt.commands, tt.pipelines, tt.readTimeout), func(t *testing.T) {
 			t.Parallel()
 			s := redistest.Server(t)
 			proxy := redistest.Proxy(t, s.Addr())
@@ -119,6 +121,11 @@ func TestALeaseOutlivesPoolsThatAreFullOfForgottenConnections(t *testing.T) {
 			x, err := New(c).TryAcquire(t.Context(), "k", tt.ttl, WithAutoRenew(true))
 			require.NoError(t, err)
 			proxy.Forget()
+			if tt.lost {
+				<-x.Done()
+				require.ErrorIs(t, x.Err(), ErrLost)
+				return
+			}
 			requireRenewed(t, x, tt.ttl)
 		})
 	}

@@ -345,7 +345,12 @@ func TestEveryGuaranteeHasTheTestsThatShowIt(t *testing.T) {
 		}
 		require.Equal(t, row, answer, "%v", c)
 	}
+	requireTests(t, string(text))
+}
 
+// requireTests requires that there are the tests which a page names.
+func requireTests(t *testing.T, text string) {
+	t.Helper()
 	exist := map[string]bool{}
 	require.NoError(t, filepath.WalkDir(".", func(file string, _ fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(file, "_test.go") {
@@ -357,7 +362,7 @@ func TestEveryGuaranteeHasTheTestsThatShowIt(t *testing.T) {
 		}
 		return err
 	}))
-	for _, name := range regexp.MustCompile("`(Test\\w+)`").FindAllStringSubmatch(string(text), -1) {
+	for _, name := range regexp.MustCompile("`(Test\\w+)`").FindAllStringSubmatch(text, -1) {
 		require.True(t, exist[name[1]], "there is no %s", name[1])
 	}
 }

@@ -52,6 +52,13 @@ func (f *trips) seen() []int {
 	return slices.Clone(f.sizes)
 }
 
+// peak is how many were under way at once.
+func (f *trips) peak() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.most
+}
+
 func (f *trips) run(ctx context.Context, cmds []redis.Cmder, next func() error) error {
 	f.mu.Lock()
 	f.sizes = append(f.sizes, len(cmds))
@@ -282,7 +289,7 @@ func TestRoundTripsThatAreStuckForEverDoNotCountForEver(t *testing.T) {
 			hang = append(hang, b.send(t.Context(), fmt.Sprint("dead", i), time.Hour))
 			time.Sleep(overdue / maxFlights)
 		}
-		require.Equal(t, dead, b.trips.most)
+		require.Equal(t, dead, b.trips.peak())
 		time.Sleep(overdue)
 		for i := range 3 {
 			out := <-b.send(t.Context(), fmt.Sprint("k", i), callBound)
@@ -298,13 +305,12 @@ func TestRoundTripsThatAreStuckForEverDoNotCountForEver(t *testing.T) {
 		assert.True(t, b.d.isIdle())
 
 		// They are bounded all the same.
-		b.trips.most = 0
 		release = b.trips.hold(-1)
 		for i := range 20 * maxFlights {
 			hang = append(hang, b.send(t.Context(), fmt.Sprint("more", i), time.Hour))
 			time.Sleep(overdue / maxFlights)
 		}
-		assert.Equal(t, maxFlights+maxOverdue, b.trips.most)
+		assert.Equal(t, maxFlights+maxOverdue, b.trips.peak())
 		release()
 		for _, out := range hang[dead:] {
 			requireGranted(t, <-out)
@@ -313,6 +319,12 @@ func TestRoundTripsThatAreStuckForEverDoNotCountForEver(t *testing.T) {
 }
 
 func TestACallersContextEndsItsOwnWaitAlone(t *testing.T) {
+	for _, enabled := range []bool{false, true} {
+		aContextEndsItsOwnWaitAlone(t, func(o *redis.Options) { o.ContextTimeoutEnabled = enabled })
+	}
+}
+
+func aContextEndsItsOwnWaitAlone(t *testing.T, opt func(*redis.Options)) {
 	onSenderBench(t, func(t *testing.T, b *senderBench) {
 		mine := errors.New("of my own")
 		release := b.trips.hold(3)
@@ -333,7 +345,7 @@ func TestACallersContextEndsItsOwnWaitAlone(t *testing.T) {
 			requireGranted(t, <-out)
 		}
 		assert.True(t, b.m.Exists("b"), "the batch was cut short")
-	})
+	}, opt)
 }
 
 func TestACallThatWasNotSentIsWithdrawn(t *testing.T) {
