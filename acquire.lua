@@ -11,7 +11,6 @@
 --       3  try    take the lock if nobody alive is before us; leave nothing behind otherwise
 --          join   the same, but stand in the line if it cannot be had
 --          look   a later call of one who stands there; creates no place
---          adopt  only find out whether the token holds the lock
 --       4  what stands before a Locker's id in the name of its wake channel, if not what stands in line.lua
 --       5  SPUBLISH where sharded channels are used, else not given
 -- Replies
@@ -46,12 +45,11 @@ if not mine then
   end
   owner = redis.call('GET', K)
   if owner == ME then
-    -- An adopter's shorter TTL must not shorten the lease that it adopts.
-    if MODE ~= 'adopt' or redis.call('PTTL', K) < PX then redis.call('PEXPIRE', K, PX) end
+    redis.call('PEXPIRE', K, PX)
     local f = redis.call('GET', F)
     if f then return f end
     mine = true
-  elseif MODE == 'adopt' or MODE == 'look' and not redis.call('ZSCORE', Q, ME) then
+  elseif MODE == 'look' and not redis.call('ZSCORE', Q, ME) then
     return {'GONE'}
   elseif comes and found > 0 then
     last = redis.call('ZRANGE', Q, -1, -1, 'WITHSCORES')[2]

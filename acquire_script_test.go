@@ -173,17 +173,8 @@ func TestAcquireScript(t *testing.T) {
 		{name: "list at G", arrange: held + "list(G) waits('me')", reply: "WRONGTYPE", after: "="},
 	}
 
-	adopt := []scriptCase{
-		{name: "free", reply: `"GONE"`, after: ""},
-		{name: "held", arrange: held, reply: `"GONE"`, after: "="},
-		{name: "free, with a line", arrange: "waits('b', 1000)", reply: `"GONE"`, after: "="},
-		{name: "place in the line", arrange: held + "waits('me', 1000)", reply: `"GONE"`, after: "="},
-		{name: "own token with more time left", arrange: "holds('me', 30000) counter(77)", reply: "77", after: "="},
-		{name: "own token, list at Q", arrange: "holds('me', 30000) counter(77) list(Q)", reply: "77", after: "="},
-	}
-
 	onScriptServers(t, func(t *testing.T, s scriptServer) {
-		for mode, cases := range map[string][]scriptCase{modeTry: try, modeJoin: join, modeLook: look, modeAdopt: adopt} {
+		for mode, cases := range map[string][]scriptCase{modeTry: try, modeJoin: join, modeLook: look} {
 			runScriptCases(t, s, acquireScript, mode, cases...)
 			runScriptCases(t, s, acquireScript, mode, every...)
 		}

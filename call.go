@@ -102,6 +102,9 @@ func (t *countedToken) MarshalBinary() ([]byte, error) {
 // String keeps the token, which is a proof of ownership, out of traces.
 func (t *countedToken) String() string { return "(token)" }
 
+// formerToken is the token whose lease is adopted, as an argument. Nobody asks how often it was written.
+func formerToken(r *request) any { return &countedToken{bytes: []byte(r.former)} }
+
 func (c *call) written() sent { return sent(c.token.writes.Load()) }
 
 // newCall prepares the run of a script on keys of the request. What else the script is given is added.

@@ -24,6 +24,8 @@ func TestAcquireRepliesAreRead(t *testing.T) {
 		{[]any{"HELD", int64(1500)}, answer{state: held, left: 1500 * time.Millisecond}},
 		{[]any{"HELD", int64(-1)}, answer{state: held, forever: true}},
 		{[]any{"HELD", int64(0)}, answer{state: held}},
+		{[]any{"GONE"}, answer{state: gone}},
+		{[]any{"GONE", int64(-3)}, answer{state: gone, why: tokenSpent}},
 		{[]any{"HELD", int64(math.MaxInt64)}, answer{state: held, left: maxTTL}},
 		{[]any{"WAITING", "7", int64(1500), int64(3), int64(9), int64(0)}, answer{state: waiting, fence: 7, left: 1500 * time.Millisecond, rank: 3, now: 9}},
 		{[]any{"WAITING", int64(7), int64(-1), int64(0), "9", int64(1)}, answer{state: waiting, fence: 7, forever: true, now: 9, foreign: true}},
@@ -34,7 +36,7 @@ func TestAcquireRepliesAreRead(t *testing.T) {
 	}
 	for _, reply := range []any{
 		nil, "", "OK", "0", "-1", "1.5", "0x7", "9223372036854775808", int64(0), int64(-1), 7, 7.0, true, []byte("7"), errors.New("7"),
-		[]any{}, []any{nil}, []any{int64(7)}, []any{"GRANTED"}, []any{"GRANTED", int64(7)}, []any{"gone"}, []any{"GONE", int64(1)},
+		[]any{}, []any{nil}, []any{int64(7)}, []any{"GRANTED"}, []any{"GRANTED", int64(7)}, []any{"gone"}, []any{"GONE", int64(1)}, []any{"GONE", "-1"}, []any{"GONE", int64(-1), int64(-1)},
 		[]any{"HELD"}, []any{"HELD", "1500"}, []any{"HELD", nil}, []any{"HELD", int64(1), int64(1)},
 		[]any{"WAITING"}, []any{"WAITING", "7", int64(1), int64(1)}, []any{"WAITING", "7", int64(1), int64(1), int64(9), int64(0), int64(0)},
 		[]any{"WAITING", "x", int64(1), int64(1), int64(9), int64(0)}, []any{"WAITING", nil, int64(1), int64(1), int64(9), int64(0)},

@@ -3,7 +3,7 @@
 // Most callers should use [Locker.WithLock]: it waits for the lock, runs a function while the lease is renewed, ends the
 // function's context if the lease is lost, and releases the lock whatever the function does. [Locker.TryWithLock] does not
 // wait. For a lease that outlives a function there are [Locker.Acquire] and [Locker.TryAcquire], with [WithAutoRenew] or
-// [Lease.Renew] to keep it, and [Locker.Adopt] to pass it to another process. Make one [Locker] per Redis and share it.
+// [Lease.Renew] to keep it, and [Lease.Detach] and [Locker.Adopt] to pass it to another process. Make one [Locker] per Redis and share it.
 //
 // A lease alone does not keep two holders apart. A process can be paused past its deadline, and a request can rest in a
 // queue: the holder then writes when the lock is already somebody else's, and no lock service can prevent it. Nor does
@@ -15,7 +15,7 @@
 //
 //	acquire ──> held
 //	held ── a renewal failed or is late ──> jeopardy ── a renewal came through ──> held
-//	held or jeopardy ── Release ──> released
+//	held or jeopardy ── Release, or Detach ──> released
 //	held or jeopardy ── the deadline came, or Redis said "not yours" ──> lost
 //
 // A lease in jeopardy is still trusted, until its deadline; it is for [Hooks] and the log. Released and lost are final, and

@@ -63,7 +63,7 @@ func ExampleLocker_WithLock_lost() {
 
 	fmt.Println(errors.Is(err, leasehold.ErrLost))
 	// Output:
-	// leasehold: hold "invoice:7": lease lost: the key is gone or somebody else's
+	// leasehold: hold "invoice:7": lease lost: the key is gone
 	// true
 }
 
@@ -225,13 +225,13 @@ func ExampleLease_FencingToken() {
 	// true
 }
 
-// A lease goes from one process to another by its token. The fencing token stays.
+// A lease goes from one process to another by its token: Detach lets go of it here, and Adopt takes it over there, with a
+// higher fencing token. So what the former holder may still have on its way is refused by the resource.
 func ExampleLocker_Adopt() {
 	ctx := context.Background()
 	client, _, stop := exampleRedis()
 	defer stop()
 	dispatcher, worker := leasehold.New(client), leasehold.New(client)
-	defer dispatcher.Close()
 	defer worker.Close()
 
 	lease, err := dispatcher.TryAcquire(ctx, "invoice:7", 10*time.Second)
@@ -239,22 +239,26 @@ func ExampleLocker_Adopt() {
 		fmt.Println(err)
 		return
 	}
-	token := lease.Token() // goes to the worker with the job; the dispatcher uses its lease no more
+	token := lease.Detach() // goes to the worker with the job
+	fmt.Println(lease.Err())
+	fmt.Println(dispatcher.Close()) // which leaves the lease alone
 
 	adopted, err := worker.Adopt(ctx, "invoice:7", token, 10*time.Second, leasehold.WithAutoRenew(true))
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	fmt.Println(adopted.FencingToken() == lease.FencingToken())
-	fmt.Println(adopted.Release(ctx))
+	fmt.Println(adopted.FencingToken() > lease.FencingToken())
 
 	_, err = worker.Adopt(ctx, "invoice:7", token, 10*time.Second)
 	fmt.Println(err)
+	fmt.Println(adopted.Release(ctx))
 	// Output:
-	// true
+	// leasehold: hold "invoice:7": lease released: detached, for another to adopt it
 	// <nil>
-	// leasehold: adopt "invoice:7": lease lost: the token does not hold the key
+	// true
+	// leasehold: adopt "invoice:7": lease lost: another has adopted the lease
+	// <nil>
 }
 
 func ExampleLocker_Inspect() {
@@ -322,6 +326,6 @@ func ExampleWithLogger() {
 	server.Del("invoice:7")
 	fmt.Println(errors.Is(lease.Renew(ctx), leasehold.ErrLost))
 	// Output:
-	// level=ERROR msg="leasehold: lease lost" key=invoice:7 owner=billing-3 reason="lease lost: the key is gone or somebody else's"
+	// level=ERROR msg="leasehold: lease lost" key=invoice:7 owner=billing-3 reason="lease lost: the key is gone"
 	// true
 }

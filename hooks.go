@@ -20,13 +20,14 @@ type Hooks struct {
 	GaveUp   func(ctx context.Context, e Event) // an acquire ended without a lease
 	Renewed  func(e Event)                      // by hand or in the background
 	Jeopardy func(e Event)                      // the first renewal that failed or is late after one that did not
-	// Lost or Released is called once for every lease. Lost: it ended without being released, or its release found that the key
+	// One of Lost, Released and Detached is called once for every lease. Lost: it ended without being released, or its release found that the key
 	// was gone or somebody else's.
 	Lost func(e Event)
 	// Released: the holder has let go. If the release is not clean, either the reason matches ErrReleased: it was sent twice, and
 	// the key was gone at the second answer. Or the release failed: it is repeated in the background, and the key is gone after
 	// its TTL at the latest.
 	Released func(e Event)
+	Detached func(e Event) // Detach has left the lease to whoever adopts it
 }
 
 // Event is what a hook is told. Fields that an event does not have are zero.
@@ -39,7 +40,7 @@ type Event struct {
 	Looks  int           // Acquired, GaveUp: commands sent for it
 	Woken  Wake          // Acquired: what led to the last look
 
-	Held  time.Duration // Lost, Released: from the sending of the acquire to the end of the lease
+	Held  time.Duration // Lost, Released, Detached: from the sending of the acquire to the end of the lease
 	Loss  Loss          // Lost: the kind of reason
 	Clean bool          // Released: Redis confirmed that the key was ours and has been given up
 	Err   error         // GaveUp, Jeopardy, Lost, a release that is not clean: the reason
@@ -65,6 +66,8 @@ const (
 	LossRenewals Loss = "renewals failed" // what was tried failed until the time was over
 	LossMaxHold  Loss = "max hold"        // WithMaxHold allows no more
 	LossGone     Loss = "gone"            // Redis said that the key is gone or somebody else's
+	LossAdopted  Loss = "adopted"         // Adopt has taken the lease over
+	LossForced   Loss = "forced"          // ForceRelease of the same Locker has ended it
 	LossClosed   Loss = "closed"          // WithLock's function had not returned when Close gave up
 )
 
@@ -114,6 +117,7 @@ func onRenewed(h *Hooks) func(Event)  { return h.Renewed }
 func onJeopardy(h *Hooks) func(Event) { return h.Jeopardy }
 func onLost(h *Hooks) func(Event)     { return h.Lost }
 func onReleased(h *Hooks) func(Event) { return h.Released }
+func onDetached(h *Hooks) func(Event) { return h.Detached }
 
 // log writes the one line of an event: never the token, which is the proof of ownership.
 func (o *options) log(level slog.Level, msg string, e Event) {

@@ -216,12 +216,12 @@ func TestAPanicInAnyHookIsContainedAndLogged(t *testing.T) {
 		l := New(client, WithLogger(slog.New(slog.NewTextHandler(&log, nil))), WithHooks(Hooks{
 			Start:    func(context.Context, Event) context.Context { panic("start panics") },
 			Acquired: with("acquired"), GaveUp: with("gave up"),
-			Renewed: boom("renewed"), Jeopardy: boom("jeopardy"), Lost: boom("lost"), Released: boom("released"),
+			Renewed: boom("renewed"), Jeopardy: boom("jeopardy"), Lost: boom("lost"), Released: boom("released"), Detached: boom("detached"),
 		}), WithHooks(Hooks{
 			Start:    func(ctx context.Context, _ Event) context.Context { hear("start")(Event{}); return ctx },
 			Acquired: func(_ context.Context, e Event) { hear("acquired")(e) },
 			GaveUp:   func(_ context.Context, e Event) { hear("gave up")(e) },
-			Renewed:  hear("renewed"), Jeopardy: hear("jeopardy"), Lost: hear("lost"), Released: hear("released"),
+			Renewed:  hear("renewed"), Jeopardy: hear("jeopardy"), Lost: hear("lost"), Released: hear("released"), Detached: hear("detached"),
 		}))
 		x, err := l.TryAcquire(t.Context(), "k", time.Second)
 		require.NoError(t, err)
@@ -235,8 +235,11 @@ func TestAPanicInAnyHookIsContainedAndLogged(t *testing.T) {
 		y, err := l.TryAcquire(t.Context(), "y", time.Second)
 		require.NoError(t, err)
 		require.NoError(t, y.Release(t.Context()))
+		z, err := l.TryAcquire(t.Context(), "z", time.Second)
+		require.NoError(t, err)
+		require.NotEmpty(t, z.Detach())
 		require.NoError(t, l.Close())
-		for _, hook := range []string{"start", "acquired", "gave up", "renewed", "jeopardy", "lost", "released"} {
+		for _, hook := range []string{"start", "acquired", "gave up", "renewed", "jeopardy", "lost", "released", "detached"} {
 			assert.Contains(t, log.String(), hook+" panics")
 			assert.Contains(t, heard, hook, "a hook behind one that panics")
 		}
@@ -262,7 +265,7 @@ func TestAHookMayUseTheLeaseAndTheLocker(t *testing.T) {
 			_ = err
 		}
 		hooks := WithHooks(Hooks{
-			Renewed: use, Lost: use, Released: use,
+			Renewed: use, Lost: use, Released: use, Detached: use,
 			Jeopardy: func(e Event) { use(e); _ = lease.Load().Renew(context.Background()) },
 		})
 		x := p.keeps("k", time.Second, hooks)

@@ -302,15 +302,14 @@ func TestAnEntryThatGoesWrongHarmsNoOther(t *testing.T) {
 			good = append(good, p.keeps(fmt.Sprint("good ", i), 3*time.Second))
 		}
 		panics := p.keeps("panics", 3*time.Second, bad)
-		typed := p.keeps("typed", 3*time.Second)
-		time.Sleep(100 * time.Millisecond)
-		w.m.Del("typed")
-		w.m.Lpush("typed", "v")
-		w.m.SetTTL("typed", time.Minute)
+		refused := p.keeps("refused", 3*time.Second)
+		refused.mu.Lock()
+		refused.r.px = 0 // the server answers an error to its renewals
+		refused.mu.Unlock()
 
-		awaitEnd(typed)
-		require.ErrorIs(t, typed.Err(), ErrLost)
-		require.ErrorContains(t, typed.Err(), "WRONGTYPE")
+		awaitEnd(refused)
+		require.ErrorIs(t, refused.Err(), ErrLost)
+		require.ErrorContains(t, refused.Err(), "renew wants a token and whole milliseconds")
 		time.Sleep(10 * time.Second)
 		for _, x := range append(good, panics) {
 			assert.True(t, x.Valid(), x.Key())

@@ -53,6 +53,7 @@ type lease struct {
 	trouble   error         // why the last renewal failed; nil: held, else: in jeopardy
 	renewal                 // the automatic one; see keepalive.go
 	waiters   bool          // somebody waits, as far as a renewal told
+	told      bool          // others may know the token, and adopt the lease
 	done      chan struct{}
 	contended chan struct{}
 	contexts  []*leaseContext
@@ -76,6 +77,9 @@ func (x *Lease) Token() string {
 	if x == nil {
 		return ""
 	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.told, x.r.curious = true, true
 	return x.r.token
 }
 
@@ -187,7 +191,7 @@ func (x *Lease) noteWaiters(n int) {
 	if n < 1 || x.waiters {
 		return
 	}
-	x.waiters, x.r.curious = true, false
+	x.waiters, x.r.curious = true, x.told
 	if x.contended != nil {
 		close(x.contended)
 	}
@@ -254,9 +258,7 @@ func (x *Lease) renewed(now, begun moment, waiters int, err error) error {
 		return over
 	}
 	if err == nil && waiters < 0 {
-		loss := lost(LossGone, "the key is gone or somebody else's")
-		x.settle(loss)
-		return x.end(loss)
+		return x.end(notOurs(waiters, ""))
 	}
 	x.l.stats.renewed(err)
 	if err != nil {
@@ -316,7 +318,7 @@ func (x *Lease) end(reason error) error {
 	x.err = &Error{Op: "hold", Key: x.r.key, Err: reason}
 	x.held = time.Since(x.begun.Time)
 	loss, isLost := reason.(*lossError)
-	x.releases.told = isLost // otherwise the release tells it
+	x.releases.ended(reason)
 	if x.done != nil {
 		close(x.done)
 	}

@@ -38,11 +38,12 @@ type lineWalk struct {
 	fences map[string]int64 // of each token that ever had the lock
 	last   int64
 	undone map[string]bool
+	former map[string]string // of each token that has adopted
 }
 
 func (w *lineWalk) walk(steps int) {
 	require.NoError(w.t, w.s.client.FlushAll(w.t.Context()).Err())
-	w.fences, w.undone = map[string]int64{}, map[string]bool{}
+	w.fences, w.undone, w.former = map[string]int64{}, map[string]bool{}, map[string]string{}
 	for w.step = range steps {
 		w.one()
 		w.judge()
@@ -62,11 +63,18 @@ func (w *lineWalk) one() {
 	if !w.s.mini {
 		px *= 100 // no TTL ends between two commands of one step
 	}
-	r := &request{key: "k", token: token, px: px, o: &options{}}
 	before := w.look()
-	switch op := w.rand.IntN(12); op {
+	if before.owner != "" && w.rand.IntN(4) == 0 {
+		token = before.owner // it may be an adopter's
+	}
+	r := &request{key: "k", token: token, px: px, o: &options{}}
+	switch op := w.rand.IntN(14); op {
+	case 12:
+		w.adopt(before, r)
+	case 13:
+		w.undoAdoption(before, r)
 	case 0, 1, 2, 3, 4, 5:
-		mode := []string{modeTry, modeTry, modeJoin, modeJoin, modeLook, modeAdopt}[op]
+		mode := []string{modeTry, modeTry, modeJoin, modeJoin, modeLook, modeLook}[op]
 		a, _, err := w.d.acquire(ctx, r, mode, callBound)
 		require.NoError(w.t, err, w.name())
 		if a.state != granted {
@@ -98,6 +106,49 @@ func (w *lineWalk) one() {
 	case 11:
 		require.NoError(w.t, w.s.client.ScriptFlush(ctx).Err())
 	}
+}
+
+// adopt has a new token, or one that has come already, take the place of the request's.
+func (w *lineWalk) adopt(before lineState, r *request) {
+	r.former, r.token = r.token, fmt.Sprintf("a%d", w.step-w.rand.IntN(2))
+	if former, again := w.former[r.token]; again {
+		r.former = former
+	}
+	a, _, err := w.d.acquire(w.t.Context(), r, modeAdopt, callBound)
+	require.NoError(w.t, err, w.name())
+	can := before.owner == r.token || before.owner == r.former && !w.undone[r.token]
+	require.Equal(w.t, can, a.state == granted, "%s: %v", w.name(), a)
+	if !can {
+		require.Equal(w.t, before, w.look(), "%s: it changed something", w.name())
+		return
+	}
+	require.Equal(w.t, r.token, w.look().owner, w.name())
+	if had, again := w.fences[r.token]; again {
+		require.Equal(w.t, had, a.fence, w.name())
+		return
+	}
+	require.Greater(w.t, a.fence, w.last, w.name())
+	w.fences[r.token], w.last, w.former[r.token], w.undone[r.former] = a.fence, a.fence, r.former, true
+}
+
+// undoAdoption gives the lock back to the former token if the holder has adopted it.
+func (w *lineWalk) undoAdoption(before lineState, r *request) {
+	former, adopted := w.former[r.token]
+	if !adopted {
+		return
+	}
+	r.former = former
+	_, _, err := w.d.release(w.t.Context(), r, modeUndo, callBound)
+	require.NoError(w.t, err, w.name())
+	w.undone[r.token] = true
+	after := w.look()
+	if before.owner != r.token {
+		require.Equal(w.t, before.owner, after.owner, "%s: another's lock", w.name())
+		return
+	}
+	require.Equal(w.t, former, after.owner, w.name())
+	w.fences[former] = after.fence // the last that was given
+	delete(w.undone, former)
 }
 
 // released requires that nothing of the token is left, and that the lock went to nobody or to the first live waiter.

@@ -201,9 +201,8 @@ func (l *Locker) take(ctx context.Context, a *attempt, how acquireFunc, key stri
 	ctx = a.o.started(ctx, a.event(0))
 	x, woken, err := how(l, ctx, a)
 	if err == nil && !l.keeper.add(x) {
-		if r := x.r; a.op == "acquire" {
-			l.calls.Go(func() { l.undo(r) })
-		}
+		r := a.request
+		l.calls.Go(func() { l.undo(r) })
 		x, err = nil, ErrClosed
 	}
 	if err != nil {
@@ -226,27 +225,36 @@ func (l *Locker) take(ctx context.Context, a *attempt, how acquireFunc, key stri
 
 // try asks once.
 func (l *Locker) try(ctx context.Context, a *attempt) (*Lease, Wake, error) {
+	x, stray, err := l.ask(ctx, a, modeTry)
+	if stray {
+		l.discard(a.request, err, nil)
+	}
+	return x, WokenAtOnce, err
+}
+
+// ask sends one command that takes the lock or does not. It reports, with an error, whether the lock may have been taken all
+// the same.
+func (l *Locker) ask(ctx context.Context, a *attempt, mode string) (x *Lease, stray bool, _ error) {
 	begun := l.now()
 	bound := min(a.ttl-margin(a.ttl), callBound)
 	a.looks++
-	ans, n, err := l.store.acquire(ctx, &a.request, modeTry, bound)
+	ans, n, err := l.store.acquire(ctx, &a.request, mode, bound)
 	switch {
-	case err != nil && n == 0:
-		return nil, "", err // never sent
 	case err != nil:
+		return nil, n > 0, err
 	case ans.state == held:
-		return nil, "", ans.reason()
-	case ans.state == granted:
-		x := l.lease(a, begun, ans.fence)
-		if x.stray = n > 1; !x.deadline.reached(l.now()) {
-			return x, WokenAtOnce, nil
-		}
-		err = &noAnswerError{bound} // or it would be a lease that nobody may trust
-	default:
-		err = errReply
+		return nil, false, ans.reason()
+	case ans.state == gone && mode == modeAdopt:
+		return nil, false, notOurs(ans.why, "")
+	case ans.state != granted:
+		return nil, true, errReply
 	}
-	l.discard(a.request, err, nil)
-	return nil, "", err
+	x = l.lease(a, begun, ans.fence)
+	x.stray = n > 1
+	if x.deadline.reached(l.now()) {
+		return nil, true, &noAnswerError{bound} // or it would be a lease that nobody may trust
+	}
+	return x, false, nil
 }
 
 // lease makes the Lease of an attempt that was won by a call begun at that moment.
@@ -256,34 +264,6 @@ func (l *Locker) lease(a *attempt, begun moment, fence int64) *Lease {
 	x.extend(begun)
 	x.due = x.nextDue(begun, false)
 	return x
-}
-
-// Adopt takes over a lease that lives under its token, from another process or from before a restart, and sets it to ttl if that
-// is longer than what is left. The fencing token stays. It never creates a lease: if the token does not hold the key,
-// the error matches [ErrLost]. The former holder must stop using the lease first: both would hold it.
-// After any other error the lease is as it was, or set to ttl.
-func (l *Locker) Adopt(ctx context.Context, key, token string, ttl time.Duration, opts ...Option) (*Lease, error) {
-	a := attempt{op: "adopt"}
-	return l.take(ctx, &a, func(l *Locker, ctx context.Context, a *attempt) (*Lease, Wake, error) {
-		if token == "" {
-			return nil, "", invalid("the token is empty: want the Token of a lease")
-		}
-		a.token = token
-		begun := l.now()
-		a.looks++
-		ans, _, err := l.store.acquire(ctx, &a.request, modeAdopt, min(ttl-margin(ttl), callBound))
-		switch {
-		case err != nil:
-			return nil, "", err
-		case ans.state != granted:
-			return nil, "", lost(LossGone, "the token does not hold the key")
-		}
-		x := l.lease(a, begun, ans.fence)
-		if x.deadline.reached(l.now()) {
-			return nil, "", &noAnswerError{ttl - margin(ttl)}
-		}
-		return x, WokenAtOnce, nil
-	}, key, ttl, opts)
 }
 
 // State is what Redis says of a lock at one instant.
@@ -310,17 +290,20 @@ func (l *Locker) Inspect(ctx context.Context, key string) (State, error) {
 	return s, nil
 }
 
-// ForceRelease takes the lock from whoever holds it and gives it to the first waiter. It is for operators: the holder
-// is not told before its next renewal, and its late writes are stopped only by their fencing token. A lock that nobody
-// holds is no error. After an error it may or may not have been done.
+// ForceRelease takes the lock from whoever holds it and gives it to the first waiter. It is for operators: a holder in another
+// process is not told before its next renewal, and its late writes are stopped only by their fencing token; a lease of this
+// Locker is lost at once. A key that is no lock, since it has another type, is deleted all the same. A lock that nobody holds is
+// no error. After an error it may or may not have been done.
 func (l *Locker) ForceRelease(ctx context.Context, key string) error {
 	a := attempt{op: "force release"}
 	if err := l.address(&a, key, nil); err != nil {
 		return err
 	}
-	if _, _, err := l.store.release(ctx, &a.request, modeForce, callBound); err != nil {
+	token, err := l.store.force(ctx, &a.request, callBound)
+	if err != nil {
 		return a.fail(err)
 	}
+	l.bereave(a.key, token, lost(LossForced, "released by force"))
 	a.o.log(slog.LevelWarn, "leasehold: lock released by force", a.event(0))
 	return nil
 }

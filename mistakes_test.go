@@ -30,13 +30,24 @@ func (d *deployment) runs(t *testing.T, prepare func(state string), each func(wh
 			_, _, err := d.acquire(ctx, r, mode, callBound)
 			each(state+", "+mode, err)
 		}
-		for _, mode := range []string{modeRelease, modeUndo, modeForce} {
+		for _, mode := range []string{modeRelease, modeTold, modeUndo} {
 			prepare(state)
 			_, _, err := d.release(ctx, r, mode, callBound)
 			each(state+", "+mode, err)
 		}
+		adoption := testRequest("k")
+		adoption.former, adoption.token = r.token, testRequest("adopter").token
 		prepare(state)
-		_, err := d.renew(ctx, r, callBound)
+		_, _, err := d.acquire(ctx, adoption, modeAdopt, callBound)
+		each(state+", adopt", err)
+		prepare(state)
+		_, _, err = d.release(ctx, adoption, modeUndo, callBound)
+		each(state+", undo an adoption", err)
+		prepare(state)
+		_, err = d.force(ctx, r, callBound)
+		each(state+", force", err)
+		prepare(state)
+		_, err = d.renew(ctx, r, callBound)
 		each(state+", renew", err)
 		prepare(state)
 		_, err = d.inspect(ctx, r, callBound)

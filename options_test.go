@@ -56,9 +56,9 @@ func leasedBy(t *testing.T, l *Locker, m *miniredis.Miniredis, ttl time.Duration
 	taken("TryAcquire", lease, err)
 	adopted, err := l.Adopt(ctx, "k", lease.Token(), ttl, opts...)
 	taken("Adopt", adopted, err)
-	require.NoError(t, lease.Renew(ctx))
-	taken("Renew", lease, nil)
-	require.NoError(t, lease.Release(ctx))
+	require.NoError(t, adopted.Renew(ctx))
+	taken("Renew", adopted, nil)
+	require.NoError(t, adopted.Release(ctx))
 
 	lease, err = l.Acquire(ctx, "k", ttl, opts...)
 	taken("Acquire", lease, err)

@@ -135,37 +135,28 @@ func (q *quorum) ready(ctx context.Context) error {
 	return nil
 }
 
-// acquire tries once. It always answers 0 for how often something was sent: what an attempt that failed has left, its tenure
-// takes back by itself, from each node after that node's own call has returned.
-func (q *quorum) acquire(ctx context.Context, r *request, mode string, bound time.Duration) (answer, sent, error) {
+// acquire tries once. What an attempt that failed has left, its tenure takes back by itself, from each node after that node's
+// own call has returned, so it answers 0 for how often something was sent; but for an adoption, of which the caller waits until
+// the former token has the key again.
+func (q *quorum) acquire(ctx context.Context, r *request, _ string, bound time.Duration) (answer, sent, error) {
 	if err := q.ready(ctx); err != nil {
 		return answer{}, 0, err
 	}
 	t := newTenure(q, r)
-	t.adopting = mode == modeAdopt
 	r.tenure = t
 	// A quarter: two rounds have to fit in, and a lease that took most of its time to get is of no use.
 	patience := max(bound/4, minTTL/2)
 	t.ask(ctx)
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
-	for {
-		var cause error
-		select {
-		case <-t.decided:
-			return t.result()
-		case <-ctx.Done():
-			cause = ended(ctx, t.reason(nil))
-		case <-timer.C:
-			if t.late() {
-				timer.Reset(patience)
-				continue
-			}
-			cause = t.reason(&noAnswerError{patience})
-		}
-		t.giveUp(cause)
-		return t.result()
+	select {
+	case <-t.decided:
+	case <-ctx.Done():
+		t.giveUp(ended(ctx, t.reason(nil)))
+	case <-timer.C:
+		t.giveUp(t.reason(&noAnswerError{patience}))
 	}
+	return t.result()
 }
 
 func (q *quorum) renew(ctx context.Context, r *request, bound time.Duration) (int, error) {
@@ -207,17 +198,14 @@ func (q *quorum) withdraw(c *call) bool { return c.round.withdraw() }
 // release gives back what the token has on every node. It answers when a majority is free of it and what that says about the
 // lease is clear; the other nodes are seen to in the background.
 func (q *quorum) release(ctx context.Context, r *request, mode string, bound time.Duration) (int, sent, error) {
-	if mode == modeForce {
-		return releasedLock, 1, q.force(ctx, r, bound)
-	}
 	if ctx.Err() != nil {
 		return 0, 0, ended(ctx, nil)
 	}
 	t := r.tenure
 	if t == nil {
-		return releasedNothing, 0, nil // no attempt was made
+		return notHeld, 0, nil // no attempt was made
 	}
-	t.end()
+	t.end(mode == modeUndo && r.former != "")
 	bound = min(bound, nodePatience)
 	timer := time.NewTimer(bound)
 	defer timer.Stop()
@@ -240,16 +228,24 @@ func (q *quorum) release(ctx context.Context, r *request, mode string, bound tim
 }
 
 // force deletes the lock wherever it is. It waits for every node if it can: with a majority alone, a lease whose acquire comes
-// late to one of these nodes and whose key is still on another would go on.
-func (q *quorum) force(ctx context.Context, r *request, bound time.Duration) error {
+// late to one of these nodes and whose key is still on another would go on. A token that had the key on so many nodes that too
+// few are left has lost the lock.
+func (q *quorum) force(ctx context.Context, r *request, bound time.Duration) (string, error) {
 	if err := q.ready(ctx); err != nil {
-		return err
+		return "", err
 	}
 	replies, errs := q.survey(ctx, releaseNodeScript, r, bound, len(q.nodes), modeForce)
 	if len(replies) < q.majority() {
-		return q.shortOf(len(replies), errs)
+		return "", q.shortOf(len(replies), errs)
 	}
-	return nil
+	had := map[string]int{}
+	for _, reply := range replies {
+		token, ok := reply.(string)
+		if had[token]++; ok && had[token] > len(q.nodes)-q.majority() {
+			return token, nil
+		}
+	}
+	return "", nil
 }
 
 // survey asks every node and waits until enough have answered, or all have in some way, or bound has passed. It returns the answers
@@ -391,6 +387,7 @@ func (e *noQuorumError) transient() bool {
 var (
 	errNodeHeld  = errors.New("another token has the key")
 	errNodeStuck = errors.New("another token has the key, for ever")
+	errNodeFree  = errors.New("nobody has the key")
 	errNodeGone  = errors.New("the key is gone or another token's")
 	errOvertaken = errors.New("its counter is ahead of the others'")
 	errCrowded   = errors.New("too many calls wait for the node")

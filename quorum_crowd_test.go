@@ -152,7 +152,7 @@ func TestQuorumLocksWithWithLockAutoRenewalHooksAndStats(t *testing.T) {
 		q := join(WithOwner("me"), WithHooks(Hooks{
 			Acquired: func(_ context.Context, e Event) { count("acquired")(e); require.Positive(t, e.FencingToken) },
 			GaveUp:   func(_ context.Context, e Event) { count("gave up")(e) },
-			Renewed:  count("renewed"), Jeopardy: count("jeopardy"), Lost: count("lost"), Released: count("released"),
+			Renewed:  count("renewed"), Jeopardy: count("jeopardy"), Lost: count("lost"), Released: count("released"), Detached: count("detached"),
 		}))
 		other := join()
 		err := q.WithLock(t.Context(), "k", 300*time.Millisecond, func(ctx context.Context, x *Lease) error {
@@ -199,6 +199,7 @@ func TestQuorumLocksWithWithLockAutoRenewalHooksAndStats(t *testing.T) {
 
 		x, err := other.Acquire(t.Context(), "k", time.Minute)
 		require.NoError(t, err)
+		synctest.Wait() // all nodes have it
 		require.NoError(t, q.ForceRelease(t.Context(), "k"))
 		require.ErrorIs(t, x.Renew(t.Context()), ErrLost)
 		s, err := q.Inspect(t.Context(), "k")

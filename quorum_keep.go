@@ -16,7 +16,7 @@ type round struct {
 	errs    []error // of nodes that did not answer
 	absent  []int   // nodes that do not have the key
 	mine    int
-	lost    int // certain "not yours"
+	lost    fates // certain "not yours"
 	failed  int
 	said    bool // then was called
 	renewed bool
@@ -54,9 +54,11 @@ func (r *round) answered(i int, begun time.Time, reply any, err error) {
 		r.mine++
 	default:
 		r.errs[i] = errNodeGone
-		r.lost++
-		if v.kind == voteNo {
+		if v.free {
+			r.lost.gone++
 			r.absent = append(r.absent, i)
+		} else {
+			r.lost.others++
 		}
 	}
 	tell := r.judge()
@@ -88,9 +90,9 @@ func (r *round) judge() func() {
 		if until := r.begun.Add(t.life()); r.renewed && until.After(t.until) {
 			t.until = until
 		}
-	case r.lost > len(t.seats)-need:
-		waiters = -1
-	case len(t.seats)-r.lost-r.failed < need:
+	case r.lost.count() > len(t.seats)-need:
+		waiters = r.lost.why()
+	case len(t.seats)-r.lost.count()-r.failed < need:
 		err = t.q.shortOf(r.mine, r.errs)
 	default:
 		return nil
@@ -136,7 +138,7 @@ func (r *round) reason(unheard error) error {
 // refill gives a confirmed lease a node that does not have it. t.mu is held.
 func (t *tenure) refill(i int) {
 	s := &t.seats[i]
-	if t.freeing || s.asked != nil || s.releasing || !time.Now().Before(t.until) {
+	if t.freeing || t.detached || s.asked != nil || s.releasing || !time.Now().Before(t.until) {
 		return
 	}
 	n := t.q.nodes[i]
@@ -153,11 +155,18 @@ func (t *tenure) refill(i int) {
 	})
 }
 
-// end begins to take a lease back.
-func (t *tenure) end() {
+// detach sees to it that a lease that is left to others takes no further node.
+func (t *tenure) detach() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.phase = over
+	t.detached = true
+}
+
+// end begins to take a lease back, or to give one back that was adopted in vain.
+func (t *tenure) end(back bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.phase, t.kept = over, t.kept && !back
 	t.freeAll()
 }
 
@@ -186,7 +195,7 @@ func (t *tenure) free(i int) {
 		return
 	}
 	if s.asked == nil && !s.holds && !s.unsure {
-		s.freed = wasNot
+		s.freed = wasNobodys
 		t.left(i)
 		return
 	}
@@ -195,7 +204,7 @@ func (t *tenure) free(i int) {
 		n.leave(t.r.key)
 	}
 	if s.asked == nil {
-		s.releasing = true
+		s.releasing, s.back = true, t.r.former != "" && !t.kept
 		bound := min(time.Duration(t.r.px)*time.Millisecond, undoBound)
 		t.sendRelease(i, time.Now().Add(bound))
 	}
@@ -215,7 +224,11 @@ func (t *tenure) sendRelease(i int, until time.Time) {
 		return
 	}
 	n := t.q.nodes[i]
-	c := newNodeCall(context.Background(), releaseNodeScript, &t.r)
+	var args []any
+	if t.seats[i].back { // it does not change while the release is owed
+		args = append(args, "back", formerToken(&t.r))
+	}
+	c := newNodeCall(context.Background(), releaseNodeScript, &t.r, args...)
 	n.send(c, func(k sent, _ time.Time, reply any, err error) { t.released(i, k, until, reply, err) })
 }
 
@@ -239,9 +252,12 @@ func (t *tenure) released(i int, k sent, until time.Time, reply any, err error) 
 	case err != nil:
 		s.releasing, s.owed, s.why = false, false, err // the TTL will do it
 	default:
-		s.releasing, s.owed, s.freed = false, false, wasNot
-		if done == 1 || s.writes > 1 {
+		s.releasing, s.owed, s.freed = false, false, wasNobodys
+		switch {
+		case done == 1 || s.writes > 1:
 			s.freed = wasOurs
+		case done < 0:
+			s.freed = wasAnothers
 		}
 	}
 	t.progress()
@@ -273,12 +289,15 @@ func (t *tenure) release(late bool) (what int, settled bool, changed <-chan stru
 	defer t.mu.Unlock()
 	need := t.q.majority()
 	ours := t.count(func(s *seat) bool { return s.freed == wasOurs })
-	not := t.count(func(s *seat) bool { return s.freed == wasNot })
+	not := fates{
+		t.count(func(s *seat) bool { return s.freed == wasNobodys }),
+		t.count(func(s *seat) bool { return s.freed == wasAnothers }),
+	}
 	open := t.count(func(s *seat) bool { return s.asked != nil || s.releasing && !s.owed })
-	free, over := ours+not >= need, late || open == 0
+	free, over := ours+not.count() >= need, late || open == 0
 	switch {
-	case not > len(t.seats)-need:
-		return releasedNothing, true, nil
+	case not.count() > len(t.seats)-need:
+		return not.why(), true, nil
 	case free && (ours >= need || over):
 		return releasedLock, true, nil
 	case over:

@@ -72,50 +72,6 @@ func TestQuorumReleaseTellsALeaseThatWasLost(t *testing.T) {
 	})
 }
 
-func TestQuorumAdoptKeepsTheFencingToken(t *testing.T) {
-	quorumBubble(t, 3, func(t *testing.T, nodes []*fakeNode, join joinFunc) {
-		a, b := join(), join()
-		nodes[2].setCounter("k", 500*time.Millisecond) // grants with a candidate that is never accepted
-		late := a.hooks[2].Next(1, nil).Hold()
-		x, err := a.TryAcquire(t.Context(), "k", time.Second)
-		require.NoError(t, err)
-		late.Release()
-		synctest.Wait()
-		require.Greater(t, nodes[2].counter("k"), x.FencingToken())
-		adopt := func() *Lease {
-			y, err := b.Adopt(t.Context(), "k", x.Token(), time.Second)
-			require.NoError(t, err)
-			synctest.Wait()
-			return y
-		}
-		require.Equal(t, x.FencingToken(), adopt().FencingToken())
-
-		// A dead node that is not needed costs nothing.
-		b.wires[2].BlackHole()
-		begun := time.Now()
-		require.Equal(t, x.FencingToken(), adopt().FencingToken())
-		require.Zero(t, time.Since(begun))
-		b.wires[2].Pass()
-
-		// With one node lost on the way the others disagree: a higher one, that a majority accepts.
-		nodes[0].Del("k")
-		y := adopt()
-		require.Greater(t, y.FencingToken(), x.FencingToken())
-		require.Equal(t, y.FencingToken(), nodes[1].counter("k"))
-
-		// It creates nothing, and releases nothing that it did not win.
-		nodes[1].Del("k")
-		_, err = b.Adopt(t.Context(), "k", x.Token(), time.Second)
-		require.ErrorIs(t, err, ErrLost)
-		b.hooks[0].Next(1, nil).Fail(errBroken)
-		b.hooks[1].Next(1, nil).Fail(errBroken)
-		_, err = b.Adopt(t.Context(), "k", x.Token(), time.Second)
-		require.ErrorIs(t, err, ErrNoQuorum)
-		synctest.Wait()
-		require.Equal(t, []string{"", "", x.Token()}, a.holders("k"))
-	})
-}
-
 func TestQuorumSendsNoRefillForALeaseThatIsOver(t *testing.T) {
 	quorumBubble(t, 3, func(t *testing.T, nodes []*fakeNode, join joinFunc) {
 		q := join()

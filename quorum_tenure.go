@@ -18,23 +18,25 @@ import (
 //	won       a majority has accepted the fencing token while the token held the lock there
 //	over      given up, or released: the key is taken back wherever it can be
 type tenure struct {
-	q        *quorum
-	r        request
-	adopting bool
-	decided  chan struct{} // closed once the attempt has a result
+	q       *quorum
+	r       request
+	decided chan struct{} // closed once the attempt has a result
 
-	mu      sync.Mutex // guards what follows; held while calls are queued, never while they are sent
-	phase   phase
-	fence   int64     // once raising
-	asked   time.Time // before the first send
-	until   time.Time // won: no trust after it, as far as is known here
-	freeing bool      // the key is taken back
-	told    bool      // decided is closed
-	state   string    // the result
-	err     error
-	grace   *time.Timer
-	seats   []seat
-	changed chan struct{} // closed when a release made progress; nil: nobody waits
+	mu       sync.Mutex // guards what follows; held while calls are queued, never while they are sent
+	phase    phase
+	fence    int64     // once raising
+	asked    time.Time // before the first send
+	until    time.Time // won: no trust after it, as far as is known here
+	freeing  bool      // the key is taken back
+	kept     bool      // the lease was handed out; of an adoption: what is taken back now does not go to the former token
+	detached bool      // the lease was left to others: nothing new is taken for it
+	told     bool      // decided is closed
+	state    string    // the result
+	why      int       // of gone
+	err      error
+	grace    *time.Timer
+	seats    []seat
+	changed  chan struct{} // closed when a release made progress; nil: nobody waits
 }
 
 type phase int
@@ -48,16 +50,16 @@ const (
 
 // seat is what a tenure has on one node.
 type seat struct {
-	asked     *call // under way and able to create the key: an acquire or a refill; adopting: the look
+	asked     *call // under way and able to create the key: an acquire or a refill
 	raise     *call // under way
 	holds     bool  // as far as is known
 	unsure    bool  // the key may be there although nothing said so
-	absent    bool  // adopting: it does not hold
 	candidate int64
 	accepted  bool
 	run       string
 	why       error // it is no vote
 
+	back      bool // the release is to the former token
 	leaving   bool // the node was told so
 	releasing bool // a release is under way or owed
 	owed      bool // the node did not answer it; it is tried again in the background
@@ -70,8 +72,22 @@ type freed int
 const (
 	notFreed freed = iota
 	wasOurs
-	wasNot
+	wasNobodys
+	wasAnothers
 )
+
+// fates are what the nodes say of a token that does not hold the key there.
+type fates struct{ gone, others int }
+
+func (f fates) count() int { return f.gone + f.others }
+
+// why is the answer of most, as lost.lua says it.
+func (f fates) why() int {
+	if f.others > f.gone {
+		return heldByOther
+	}
+	return notHeld
+}
 
 // given reports whether the key is given back, or about to be.
 func (s *seat) given() bool { return s.releasing || s.freed != notFreed }
@@ -100,16 +116,19 @@ func (t *tenure) count(f func(s *seat) bool) (n int) {
 
 func (s *seat) isOpen() bool     { return s.asked != nil }
 func (s *seat) isHeld() bool     { return s.holds && !s.given() }
-func (s *seat) isAbsent() bool   { return s.absent }
 func (s *seat) isAccepted() bool { return s.accepted }
 func (s *seat) isOthers() bool   { return s.why == errNodeHeld || s.isStuck() }
 func (s *seat) isStuck() bool    { return s.why == errNodeStuck }
+func (s *seat) isFree() bool     { return s.why == errNodeFree }
 
-// ask sends the acquire, or the look of an Adopt, to all nodes.
+// ask sends the acquire to all nodes.
 func (t *tenure) ask(ctx context.Context) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var proposal, quarantine any = t.q.propose(t.r.key), t.q.quarantineMillis()
+	args := append(make([]any, 0, 3), t.q.propose(t.r.key), t.q.quarantineMillis())
+	if t.r.former != "" {
+		args = append(args, formerToken(&t.r))
+	}
 	t.asked = time.Now()
 	for i, n := range t.q.nodes {
 		s := &t.seats[i]
@@ -117,12 +136,7 @@ func (t *tenure) ask(ctx context.Context) {
 			s.why = errCrowded
 			continue
 		}
-		if t.adopting {
-			s.asked = newNodeCall(ctx, renewNodeScript, &t.r, int64(0))
-			s.unsure = true
-		} else {
-			s.asked = newNodeCall(ctx, acquireNodeScript, &t.r, proposal, quarantine)
-		}
+		s.asked = newNodeCall(ctx, acquireNodeScript, &t.r, args...)
 		n.sendPolitely(s.asked, func(k sent, begun time.Time, reply any, err error) {
 			t.answered(i, k, begun, reply, err)
 		})
@@ -146,8 +160,7 @@ func (t *tenure) answered(i int, k sent, begun time.Time, reply any, err error) 
 	case v.granted():
 		s.holds, s.candidate = true, v.counter
 	default:
-		s.why, s.unsure = v.why(t.adopting), k > 1
-		s.absent = t.adopting
+		s.why, s.unsure = v.why(), k > 1
 	}
 	if j := t.twin(i); j >= 0 {
 		twins := &twinsError{min(i, j), max(i, j)}
@@ -194,11 +207,8 @@ func (t *tenure) judge() {
 	need := t.q.majority()
 	switch {
 	case t.phase == raising && t.count((*seat).isAccepted) >= need:
-		t.phase, t.state = won, granted
+		t.phase, t.state, t.kept = won, granted, true
 		t.until = t.asked.Add(t.life())
-		t.tell()
-	case t.phase < won && t.adopting && t.count((*seat).isAbsent) > len(t.seats)-need:
-		t.phase, t.state = over, gone
 		t.tell()
 	case t.phase < won && t.count(t.mayAccept) < need:
 		t.takeBack()
@@ -216,22 +226,7 @@ func (t *tenure) mayAccept(s *seat) bool {
 // choice is the fencing token, when it is time to choose one: once in an attempt. Which nodes made up the majority does not
 // matter, since each of them has to accept it. t.mu is held.
 func (t *tenure) choice() int64 {
-	need := t.q.majority()
-	switch {
-	case !t.adopting && t.count((*seat).isHeld) >= need:
-		return t.highest()
-	case !t.adopting:
-		return 0
-	}
-	// The lease has a fencing token: a majority accepted it when it was acquired, and will be found to have it unless nodes
-	// were lost. Only then another one is chosen, and no lower one.
-	for i := range t.seats {
-		f := t.seats[i].candidate
-		if f > 0 && t.count(func(s *seat) bool { return s.candidate == f }) >= need {
-			return f
-		}
-	}
-	if t.count((*seat).isOpen) > 0 || t.count((*seat).isHeld) < need {
+	if t.count((*seat).isHeld) < t.q.majority() {
 		return 0
 	}
 	return t.highest()
@@ -265,7 +260,7 @@ func (t *tenure) accept(i int) {
 	case s.candidate > t.fence:
 		s.why = errOvertaken
 	default:
-		s.raise = newNodeCall(context.Background(), renewNodeScript, &t.r, t.fence)
+		s.raise = newNodeCall(context.Background(), renewNodeScript, &t.r, t.fence, "raise")
 		t.q.nodes[i].send(s.raise, func(_ sent, _ time.Time, reply any, err error) { t.raised(i, reply, err) })
 	}
 }
@@ -290,19 +285,6 @@ func (t *tenure) raised(i int, reply any, err error) {
 	t.judge()
 }
 
-// late is told that the attempt has taken its time. It reports whether a look at all nodes that had to do without some is
-// good enough to go on with.
-func (t *tenure) late() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if !t.adopting || t.phase != asking || t.count((*seat).isHeld) < t.q.majority() {
-		return false
-	}
-	t.choose(t.highest())
-	t.judge()
-	return true
-}
-
 // giveUp ends an attempt that has no result yet.
 func (t *tenure) giveUp(cause error) {
 	t.mu.Lock()
@@ -324,25 +306,27 @@ func (t *tenure) fail(cause error) {
 	}
 }
 
-// takeBack ends an attempt that cannot succeed. What an Adopt found is not its own to release. t.mu is held.
+// takeBack ends an attempt that cannot succeed. t.mu is held.
 func (t *tenure) takeBack() {
 	t.phase = over
-	if !t.adopting {
-		t.freeAll()
-	}
+	t.freeAll()
 }
 
-// tellRefusal tells why a majority is out of reach. That somebody else holds the lock is news of another kind than trouble
-// with nodes; so where the answers that are about to come may still say so, they get a moment. t.mu is held.
+// tellRefusal tells why a majority is out of reach. That somebody else holds the lock, or that there is no lease to adopt, is
+// news of another kind than trouble with nodes; so where the answers that are about to come may still say so, they get a
+// moment. t.mu is held.
 func (t *tenure) tellRefusal() {
 	need := t.q.majority()
-	others, open := t.count((*seat).isOthers), t.count((*seat).isOpen)
+	no, open := fates{t.count((*seat).isFree), t.count((*seat).isOthers)}, t.count((*seat).isOpen)
 	switch {
-	case others >= need:
+	case no.count() >= need && t.r.former != "":
+		t.state, t.why = gone, no.why()
+		t.tell()
+	case no.count() >= need:
 		t.state = held
 		t.tell()
-	case t.adopting || others+open < need:
-		t.err = t.why(nil)
+	case no.count()+open < need:
+		t.err = t.causes(nil)
 		t.tell()
 	case t.grace == nil:
 		t.grace = time.AfterFunc(t.q.slack(), func() { t.giveUp(t.reason(nil)) })
@@ -358,22 +342,27 @@ func (t *tenure) tell() {
 	close(t.decided)
 }
 
-// result is the outcome of a decided attempt.
+// result is the outcome of a decided attempt, and how often something was sent of which the caller has to see the end.
 func (t *tenure) result() (answer, sent, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return answer{state: t.state, fence: t.fence, forever: t.count((*seat).isStuck) >= t.q.majority()}, 0, t.err
+	var n sent
+	if t.r.former != "" && t.err != nil {
+		n = 1
+	}
+	stuck := t.count((*seat).isStuck) >= t.q.majority()
+	return answer{state: t.state, fence: t.fence, forever: stuck, why: t.why}, n, t.err
 }
 
 // reason names what each node had against the attempt; unheard is for those that have not answered.
 func (t *tenure) reason(unheard error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.why(unheard)
+	return t.causes(unheard)
 }
 
-// why is reason. t.mu is held.
-func (t *tenure) why(unheard error) error {
+// causes is reason. t.mu is held.
+func (t *tenure) causes(unheard error) error {
 	if unheard == nil {
 		unheard = errUnheard
 	}

@@ -20,17 +20,18 @@ type vote struct {
 	counter int64         // if it tells
 	left    time.Duration // in quarantine, below 0: for ever
 	forever bool          // another token has the key, without a TTL
+	free    bool          // of a refusal: nobody holds the key
 	now     int64         // µs; 0: it does not tell
 	run     string
 }
 
 func (v vote) granted() bool { return v.kind == voteYes }
 
-// why is the cause of a vote that was no yes.
-func (v vote) why(renewing bool) error {
+// why is the cause of an acquire's vote that was no yes.
+func (v vote) why() error {
 	switch {
-	case renewing:
-		return errNodeGone
+	case v.free:
+		return errNodeFree
 	case v.kind == voteNo && v.forever:
 		return errNodeStuck
 	case v.kind == voteNo:
@@ -68,6 +69,7 @@ func decodeVote(reply any, err error) (vote, error) {
 		v.counter = n[1]
 	case v.kind == voteNo && (len(list) == 1 || len(list) == 5):
 		v.counter, v.forever = n[4], n[1] == -1
+		v.free = len(list) == 1 || n[1] == -2
 	case v.kind == voteNever && (len(list) == 1 || len(list) == 4):
 		v.left = time.Duration(n[1]) * time.Millisecond
 	default:

@@ -90,6 +90,19 @@ type releases struct {
 	repeats bool  // one is repeated in the background
 }
 
+// ended takes in why the lease has ended: that may say what became of the key.
+func (log *releases) ended(reason error) {
+	switch reason := reason.(type) {
+	case *detachedError:
+		log.told, log.settled = true, true // it is not ours to release, nor to tell
+	case *lossError:
+		log.told = true
+		if reason.loss == LossGone || reason.loss == LossAdopted || reason.loss == LossForced {
+			log.settled, log.lost = true, reason
+		}
+	}
+}
+
 // answered takes in the answer to one release, and reports whether sending another one is of use.
 func (log *releases) answered(what int, n sent, err error) (again bool) {
 	if _, refused := errors.AsType[redis.Error](err); refused && n == 1 {
@@ -104,7 +117,7 @@ func (log *releases) answered(what int, n sent, err error) (again bool) {
 	case what == releasedLock:
 		log.settled, log.clean = true, true
 	case log.written == 1:
-		log.settled, log.lost = true, lost(LossGone, "at its release the key was gone or somebody else's")
+		log.settled, log.lost = true, notOurs(what, "its release found that ")
 	case log.open == 0: // else the one that did it has yet to be heard
 		log.settled = true
 	}
@@ -114,7 +127,7 @@ func (log *releases) answered(what int, n sent, err error) (again bool) {
 // released is the result of a release that met err. x.mu is held.
 func (x *Lease) released(err error) error {
 	over := reason(x.err)
-	if over == ErrReleased {
+	if errors.Is(over, ErrReleased) {
 		over = x.releases.lost
 	}
 	switch {
@@ -182,19 +195,17 @@ func (x *Lease) repeats(yes bool) bool {
 	return news
 }
 
-// settle notes that the key is not ours any more, so that no release need be sent.
-func (x *Lease) settle(loss error) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.releases.settled, x.releases.lost = true, loss
-}
-
 // releaseMode is how the lease is released. An acquire that arrived after the release would take the lock for a whole TTL,
 // so where a copy of one may still come the release leaves a tombstone for it. Not always: that would be a write more for
-// every lease.
+// every lease. Where others may know the token, the release asks whether somebody has adopted the lease.
 func (x *Lease) releaseMode() string {
-	if x.stray {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	switch {
+	case x.stray:
 		return modeUndo
+	case x.told:
+		return modeTold
 	}
 	return modeRelease
 }

@@ -16,12 +16,12 @@ func TestReleaseScript(t *testing.T) {
 		{name: "held", arrange: mine, reply: "1", after: ""},
 		{name: "held for ever", arrange: "set(K, 'me')", reply: "1", after: ""},
 		{name: "held, with a counter", arrange: mine + "counter(77)", reply: "1", after: "F = 77" + week},
-		{name: "free", reply: "0", after: ""},
-		{name: "another's", arrange: other, reply: "0", after: "="},
-		{name: "another's for ever", arrange: "set(K, 'other')", reply: "0", after: "="},
-		{name: "an empty value's", arrange: "set(K, '', 'PX', 30000)", reply: "0", after: "="},
-		{name: "a longer token's", arrange: "holds('me1', 30000)", reply: "0", after: "="},
-		{name: "a shorter token's", arrange: "holds('m', 30000)", reply: "0", after: "="},
+		{name: "free", reply: "-1", after: ""},
+		{name: "another's", arrange: other, reply: "-2", after: "="},
+		{name: "another's for ever", arrange: "set(K, 'other')", reply: "-2", after: "="},
+		{name: "an empty value's", arrange: "set(K, '', 'PX', 30000)", reply: "-2", after: "="},
+		{name: "a longer token's", arrange: "holds('me1', 30000)", reply: "-2", after: "="},
+		{name: "a shorter token's", arrange: "holds('m', 30000)", reply: "-2", after: "="},
 		{name: "held, a live head", arrange: mine + "waits('b', 1000) waits('c', 2000)", reply: "1",
 			after: lines("F = now"+week, "G = c ms+2000, 5s", "K = b, 1s", "Q = c 2, 5s")},
 		{name: "held, the dead before a live one", arrange: mine + "waits('x') waits('y', 0) waits('z', 2501) waits('b', 1000)",
@@ -31,15 +31,16 @@ func TestReleaseScript(t *testing.T) {
 			after: lines("F = now"+week, "K = b, 1.5s")},
 		{name: "held, counter ahead", arrange: mine + "counter(digits(us + 100000000)) waits('b', 1000)", reply: "1",
 			after: lines("F = now+100000001, 604900s", "K = b, 1s")},
-		{name: "free, others wait", arrange: "waits('b', 1000)", reply: "0", after: "="},
+		{name: "free, others wait", arrange: "waits('b', 1000)", reply: "-1", after: "="},
 		{name: "place", arrange: other + "waits('b', 1000) waits('me', 1000)", reply: "2",
 			after: lines("G = b ms+1000, 5s", "K = other, 30s", "Q = b 1, 5s")},
 		{name: "only place", arrange: other + "waits('me', 1000)", reply: "2", after: "K = other, 30s"},
 		{name: "place without a mark", arrange: "waits('me')", reply: "2", after: ""},
 		{name: "held, and a place", arrange: mine + "waits('me', 1000)", reply: "1", after: ""},
 		{name: "held, list at F", arrange: mine + "list(F)", reply: "1", after: "F = list, 60s"},
-		{name: "list at K", arrange: "list(K)", reply: "WRONGTYPE", after: "="},
-		{name: "list at K, with a line", arrange: "list(K) waits('me', 1000)", reply: "WRONGTYPE", after: "="},
+		{name: "list at K", arrange: "list(K)", reply: "-4", after: "="},
+		{name: "list at K, with a line", arrange: "list(K) waits('b', 1000)", reply: "-4", after: "="},
+		{name: "list at K, and a place", arrange: "list(K) waits('me', 1000)", reply: "2", after: "K = list, 60s"},
 		{name: "held, list at Q", arrange: mine + "list(Q)", reply: "WRONGTYPE", after: "="},
 		{name: "another's, list at Q", arrange: other + "list(Q)", reply: "WRONGTYPE", after: "="},
 		{name: "held, list at G", arrange: mine + "waits('b') list(G)", reply: "WRONGTYPE", after: "*"},
@@ -49,6 +50,9 @@ func TestReleaseScript(t *testing.T) {
 	var undo []scriptCase
 	for _, tt := range both {
 		tt.arrange += " undone('me', 9000) undone('old', 0) undone('other', 1)" // the own one is refreshed
+		if tt.reply[0] == '-' {
+			tt.reply = "-3"
+		}
 		switch {
 		case tt.reply == "WRONGTYPE":
 		case tt.after == "=":
@@ -62,32 +66,49 @@ func TestReleaseScript(t *testing.T) {
 		undo = append(undo, tt)
 	}
 	undo = append(undo,
-		scriptCase{name: "free, first", reply: "0", after: tomb},
-		scriptCase{name: "another's, first", arrange: other, reply: "0", after: lines(tomb, "K = other, 30s")},
+		scriptCase{name: "free, first", reply: "-1", after: tomb},
+		scriptCase{name: "another's, first", arrange: other, reply: "-2", after: lines(tomb, "K = other, 30s")},
 		scriptCase{name: "list at D", arrange: "list(D)", reply: "WRONGTYPE", after: "="},
 	)
 
 	force := []scriptCase{
-		{name: "held", arrange: other, reply: "1", after: ""},
-		{name: "held for ever", arrange: "set(K, 'someone')", reply: "1", after: ""},
-		{name: "held by an empty value", arrange: "set(K, '', 'PX', 30000)", reply: "1", after: ""},
-		{name: "free", reply: "0", after: ""},
-		{name: "held, a live head", arrange: other + "waits('b', 1000)", reply: "1", after: lines("F = now"+week, "K = b, 1s")},
-		{name: "free, a live head", arrange: "waits('b', 1000)", reply: "0", after: lines("F = now"+week, "K = b, 1s")},
-		{name: "list at K", arrange: "list(K)", reply: "WRONGTYPE", after: "="},
+		{name: "held", arrange: other, reply: `"other"`, after: ""},
+		{name: "held for ever", arrange: "set(K, 'someone')", reply: `"someone"`, after: ""},
+		{name: "held by an empty value", arrange: "set(K, '', 'PX', 30000)", reply: `""`, after: ""},
+		{name: "free", reply: "-1", after: ""},
+		{name: "held, a live head", arrange: other + "waits('b', 1000)", reply: `"other"`, after: lines("F = now"+week, "K = b, 1s")},
+		{name: "free, a live head", arrange: "waits('b', 1000)", reply: "-1", after: lines("F = now"+week, "K = b, 1s")},
+		{name: "list at K", arrange: "list(K)", reply: "-4", after: ""},
+		{name: "hash at K, a live head", arrange: "redis.call('HSET', K, 'a', 'b') waits('b', 1000)", reply: "-4",
+			after: lines("F = now"+week, "K = b, 1s")},
 	}
+
+	// A release of a lease whose token others know says whether it was adopted; one that is not told does not look.
+	told := []scriptCase{
+		{name: "held", arrange: mine, reply: "1", after: ""},
+		{name: "adopted", arrange: other + "undone('me', 60000)", reply: "-3", after: "="},
+		{name: "adopted, and released since", arrange: "undone('me', 60000)", reply: "-3", after: "="},
+		{name: "adopted, and the key is a list now", arrange: "list(K) undone('me', 60000)", reply: "-3", after: "="},
+		{name: "another's, and another's was adopted", arrange: other + "undone('b', 60000)", reply: "-2", after: "="},
+		{name: "another's, list for tombstones", arrange: other + "list(D)", reply: "-2", after: "="},
+		{name: "list at K", arrange: "list(K)", reply: "-4", after: "="},
+	}
+	both = append(both, scriptCase{name: "adopted", arrange: other + "undone('me', 60000)", reply: "-2", after: "="})
 
 	// The waiters meet the error by themselves.
 	for _, tt := range badCounters {
 		tt.reply, tt.after = "1", "*"
 		tt.name += " while held, with a line"
 		tt.arrange += mine + "waits('b', 1000)"
-		both, force = append(both, tt), append(force, tt)
+		both = append(both, tt)
+		tt.reply = `"me"`
+		force = append(force, tt)
 	}
 
 	onScriptServers(t, func(t *testing.T, s scriptServer) {
 		runScriptCases(t, s, releaseScript, modeRelease, both...)
 		runScriptCases(t, s, releaseScript, modeUndo, undo...)
+		runScriptCases(t, s, releaseScript, modeTold, told...)
 		for i := range force {
 			force[i].token = "-"
 		}
@@ -98,18 +119,23 @@ func TestReleaseScript(t *testing.T) {
 func TestRenewScript(t *testing.T) {
 	cases := []scriptCase{
 		{name: "held", arrange: "holds('me', 3000)", reply: "0", after: "K = me, 10s"},
-		{name: "held for longer", arrange: "holds('me', 30000)", reply: "0", after: "="},
+		{name: "held for longer", arrange: "holds('me', 30000)", reply: "0", after: "K = me, 10s"},
 		{name: "held for ever", arrange: "set(K, 'me')", reply: "0", after: "K = me, 10s"},
 		{name: "held, two wait", arrange: "holds('me', 3000) waits('b', 1000) waits('c')", reply: "2",
 			after: lines("G = b ms+1000, 5s", "K = me, 10s", "Q = b 1 c 2, 5s")},
 		{name: "free", reply: "-1", after: ""},
 		{name: "free, with a line", arrange: "waits('me', 1000)", reply: "-1", after: "="},
-		{name: "another's", arrange: "holds('other', 3000)", reply: "-1", after: "="},
-		{name: "another's for ever", arrange: "set(K, 'other')", reply: "-1", after: "="},
-		{name: "a longer token's", arrange: "holds('me1', 3000)", reply: "-1", after: "="},
-		{name: "a shorter token's", arrange: "holds('m', 3000)", reply: "-1", after: "="},
-		{name: "list at K", arrange: "list(K)", reply: "WRONGTYPE", after: "="},
-		{name: "another's, list at Q", arrange: "holds('other', 3000) list(Q)", reply: "-1", after: "="},
+		{name: "another's", arrange: "holds('other', 3000)", reply: "-2", after: "="},
+		{name: "another's for ever", arrange: "set(K, 'other')", reply: "-2", after: "="},
+		{name: "a longer token's", arrange: "holds('me1', 3000)", reply: "-2", after: "="},
+		{name: "a shorter token's", arrange: "holds('m', 3000)", reply: "-2", after: "="},
+		{name: "list at K", arrange: "list(K)", reply: "-4", after: "="},
+		{name: "hash at K", arrange: "redis.call('HSET', K, 'me', 'me') redis.call('PEXPIRE', K, 3000)", reply: "-4", after: "="},
+		{name: "another's, list at Q", arrange: "holds('other', 3000) list(Q)", reply: "-2", after: "="},
+		{name: "adopted", arrange: "holds('other', 3000) undone('me', 60000)", reply: "-3", after: "="},
+		{name: "adopted, and released since", arrange: "undone('me', 60000)", reply: "-3", after: "="},
+		{name: "adopted, and not asked", plain: true, arrange: "holds('other', 3000) undone('me', 60000)", reply: "-2", after: "="},
+		{name: "another's, list for tombstones", arrange: "holds('other', 3000) list(D)", reply: "-2", after: "="},
 		{name: "held, list at Q", arrange: "holds('me', 3000) list(Q)", reply: "0", after: lines("K = me, 10s", "Q = list, 60s")},
 	}
 	onScriptServers(t, func(t *testing.T, s scriptServer) {

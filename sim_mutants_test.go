@@ -22,13 +22,13 @@ var scriptMutants = []struct {
 }{
 	{
 		"a release takes the lock from whoever has it",
-		"if owner == ARGV[1] or MODE == 'force' then", "if owner then", expiring,
+		"if done == 1 or MODE == 'force' then", "if owner then", expiring,
 	}, {
 		"a renewal sets the key without looking",
-		"if redis.call('GET', KEYS[1]) ~= ARGV[1] then return -1 end", "redis.call('SET', KEYS[1], ARGV[1], 'PX', px)", expiring,
+		"local owner = redis.pcall('GET', KEYS[1])", "redis.call('SET', KEYS[1], ARGV[1], 'PX', px) local owner = ARGV[1]", expiring,
 	}, {
 		"a renewal creates a key that is gone",
-		"if redis.call('GET', KEYS[1])", "redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', px) if redis.call('GET', KEYS[1])", expiring,
+		"local owner = redis.pcall('GET', KEYS[1])", "redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', px) local owner = redis.pcall('GET', KEYS[1])", expiring,
 	}, {
 		"the answer to a command that came twice has a new fencing token",
 		"if f then return f end", "", nil,

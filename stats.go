@@ -14,6 +14,7 @@ type Stats struct {
 	Lost     int64 // a lease that has ended is counted here, or in one of the next two
 	Released int64
 	Unclean  int64 // leases whose release failed or was not confirmed
+	Detached int64
 
 	AtOnce    int64 // of Acquired, by what ended the wait: see Wake
 	ByMessage int64
@@ -23,9 +24,10 @@ type Stats struct {
 
 // counters are the Stats as they are counted.
 type counters struct {
-	waiting                                               atomic.Int64
-	gaveUp, renewals, failures, losses, releases, unclean atomic.Int64
-	atOnce, byMessage, byExpiry, byTick                   atomic.Int64
+	waiting                             atomic.Int64
+	gaveUp, renewals, failures          atomic.Int64
+	losses, releases, unclean, detached atomic.Int64
+	atOnce, byMessage, byExpiry, byTick atomic.Int64
 }
 
 // Stats returns the counters as they stand.
@@ -40,6 +42,7 @@ func (l *Locker) Stats() Stats {
 		Lost:      c.losses.Load(),
 		Released:  c.releases.Load(),
 		Unclean:   c.unclean.Load(),
+		Detached:  c.detached.Load(),
 		AtOnce:    c.atOnce.Load(),
 		ByMessage: c.byMessage.Load(),
 		ByExpiry:  c.byExpiry.Load(),

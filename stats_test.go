@@ -61,7 +61,12 @@ func TestStatsAddUp(t *testing.T) {
 		s = p.Stats()
 		assert.Equal(t, 2, s.Held)
 		assert.Equal(t, []int64{1, 1, 1}, []int64{s.Released, s.Lost, s.Unclean})
-		assert.EqualValues(t, s.Held, s.Acquired-s.Released-s.Lost-s.Unclean)
+		x, err = p.TryAcquire(t.Context(), "given away", time.Minute)
+		require.NoError(t, err)
+		require.NotEmpty(t, x.Detach())
+		s = p.Stats()
+		assert.EqualValues(t, 1, s.Detached)
+		assert.EqualValues(t, s.Held, s.Acquired-s.Released-s.Lost-s.Unclean-s.Detached)
 	})
 }
 

@@ -27,6 +27,7 @@ const (
 	modeAdopt = "adopt"
 
 	modeRelease = "release"
+	modeTold    = "told"
 	modeUndo    = "undo"
 	modeForce   = "force"
 )
@@ -34,7 +35,7 @@ const (
 // modes are the modes as arguments that cost no allocation.
 var modes = map[string]any{
 	modeTry: modeTry, modeJoin: modeJoin, modeLook: modeLook, modeAdopt: modeAdopt,
-	modeRelease: modeRelease, modeUndo: modeUndo, modeForce: modeForce,
+	modeRelease: modeRelease, modeTold: modeTold, modeUndo: modeUndo, modeForce: modeForce,
 }
 
 // script is one of the .lua files.
@@ -47,11 +48,11 @@ type script struct {
 
 // keys is how many keys the script wants for that request, in that mode.
 func (sc *script) keys(r *request, mode string) int {
-	if sc == releaseScript && mode != modeUndo {
-		return sc.n - 1 // tombstones are only undo's
-	}
-	if sc == renewScript && !r.curious {
-		return sc.n - 1
+	switch {
+	case sc == releaseScript && (mode == modeRelease || mode == modeForce):
+		return sc.n - 1 // no tombstones
+	case sc == renewScript && !r.curious:
+		return 1
 	}
 	return sc.n
 }
@@ -61,8 +62,9 @@ var files embed.FS
 
 var (
 	acquireScript = newScript("acquire.lua", 5)
+	adoptScript   = newScript("adopt.lua", 5)
 	releaseScript = newScript("release.lua", 5)
-	renewScript   = newScript("renew.lua", 2)
+	renewScript   = newScript("renew.lua", 5)
 	inspectScript = newScript("inspect.lua", 4)
 )
 
@@ -99,7 +101,9 @@ type request struct {
 	o     *options
 	made  lockKeys // of the key; none: they have yet to be made
 
-	curious bool // a renewal asks who waits; guarded by the lease's mutex
+	former string // of an attempt to adopt: the token that is taken over
+
+	curious bool // a renewal asks who waits, and why it fails; guarded by the lease's mutex
 
 	tenure *tenure // of a quorum: what the token has on the nodes
 }
@@ -122,6 +126,7 @@ type answer struct {
 	rank    int   // how many stand before it
 	now     int64 // the server's time in µs
 	foreign bool  // the holder is no client of ours
+	why     int   // gone: why an adoption finds no lease, as lost.lua says it
 }
 
 // reason is what one has to wait for who was not granted the lock.
@@ -139,11 +144,18 @@ const (
 	gone    = "GONE"
 )
 
-// The answers of release.lua.
+// The answers of release.lua, but for those of lost.lua.
 const (
-	releasedNothing = iota
-	releasedLock
-	releasedPlace
+	releasedLock  = 1
+	releasedPlace = 2
+)
+
+// What lost.lua says.
+const (
+	notHeld     = -1
+	heldByOther = -2
+	tokenSpent  = -3
+	notALock    = -4
 )
 
 // store runs the scripts on what keeps the locks. There are two: one deployment, in this file, and a
@@ -151,7 +163,7 @@ const (
 // its error is the context's end, a noAnswerError, or go-redis's.
 type store interface {
 	acquire(ctx context.Context, r *request, mode string, bound time.Duration) (answer, sent, error)
-	// renew answers the number of waiters, 0 if the request is not curious, or -1 for "not yours".
+	// renew answers the number of waiters, 0 if the request is not curious, or below 0 why the lease is lost, as lost.lua says it.
 	renew(ctx context.Context, r *request, bound time.Duration) (int, error)
 	// renewLater is renew without waiting. It is sent by flush, with the others that were given till then, or before.
 	// Then is called once, from another goroutine, and must not block.
@@ -161,7 +173,10 @@ type store interface {
 	withdraw(c *call) bool
 	// lane names what a renewal of that request is sent to: one that is slow holds up no renewal that is sent to another.
 	lane(r *request) any
+	// release answers as release.lua. An adoption is undone by giving the lock back to the former token.
 	release(ctx context.Context, r *request, mode string, bound time.Duration) (int, sent, error)
+	// force answers the token that has lost the lock, if it is known.
+	force(ctx context.Context, r *request, bound time.Duration) (string, error)
 	inspect(ctx context.Context, r *request, bound time.Duration) (State, error)
 	// close waits until no round trip is under way, or until ctx ends, and reports which.
 	close(ctx context.Context) bool
@@ -222,11 +237,14 @@ func (d *deployment) run(ctx context.Context, sc *script, r *request, mode strin
 }
 
 func (d *deployment) acquire(ctx context.Context, r *request, mode string, bound time.Duration) (answer, sent, error) {
-	run := d.run
-	if r.o.replicas > 0 && mode != modeAdopt {
+	run, sc := d.run, acquireScript
+	if r.o.replicas > 0 {
 		run = d.runReplicated
 	}
-	reply, n, err := run(ctx, acquireScript, r, mode, bound)
+	if mode == modeAdopt {
+		sc = adoptScript
+	}
+	reply, n, err := run(ctx, sc, r, mode, bound)
 	if err != nil {
 		return answer{}, n, err
 	}
@@ -276,12 +294,25 @@ func (d *deployment) senders() []*sender {
 func (d *deployment) withdraw(c *call) bool { return c.withdraw() }
 
 func (d *deployment) release(ctx context.Context, r *request, mode string, bound time.Duration) (int, sent, error) {
-	reply, n, err := d.run(ctx, releaseScript, r, mode, bound)
+	sc := releaseScript
+	if mode == modeUndo && r.former != "" {
+		sc = adoptScript
+	}
+	reply, n, err := d.run(ctx, sc, r, mode, bound)
 	if err != nil {
 		return 0, n, err
 	}
 	what, err := decodeInt(reply)
 	return what, n, err
+}
+
+func (d *deployment) force(ctx context.Context, r *request, bound time.Duration) (string, error) {
+	reply, _, err := d.run(ctx, releaseScript, r, modeForce, bound)
+	if token, ok := reply.(string); ok || err != nil {
+		return token, err
+	}
+	_, err = decodeInt(reply)
+	return "", err
 }
 
 func (d *deployment) inspect(ctx context.Context, r *request, bound time.Duration) (State, error) {
@@ -307,8 +338,14 @@ func (d *deployment) call(sc *script, r *request, mode string) *call {
 	if sc != inspectScript {
 		c.add(&c.token)
 	}
-	if sc == acquireScript || sc == renewScript {
+	if sc == acquireScript || sc == renewScript || sc == adoptScript {
 		c.add(&c.px)
+	}
+	if sc == adoptScript {
+		c.add(formerToken(r))
+		if mode == modeUndo {
+			c.add(modes[mode])
+		}
 	}
 	if sc == acquireScript || sc == releaseScript {
 		c.add(modes[mode])
@@ -341,6 +378,10 @@ func decodeAcquire(reply any) (answer, error) {
 	switch {
 	case a.state == gone && len(list) == 1:
 		return a, nil
+	case a.state == gone && len(list) == 2:
+		if a.why, err = decodeInt(list[1]); err == nil && a.why < 0 {
+			return a, nil
+		}
 	case a.state == held && len(list) == 2:
 		a.left, a.forever, err = decodeLeft(list[1])
 		return a, err

@@ -25,6 +25,7 @@ type scriptCase struct {
 	px      any    // 10 s where nil
 	reply   string // as scriptRun.text writes it, or what an error must contain
 	after   string // every key afterwards, as scriptRun.dump writes it; "=": what was arranged; "*": whatever
+	plain   bool   // a renewal that asks for nothing more
 	real    bool   // not on miniredis, which counts in less
 	mini    bool   // not on a real server, whose clock goes on
 }
@@ -163,7 +164,7 @@ func (r *scriptRun) arranged(tt scriptCase) string {
 // run runs the script behind its arrangement.
 func (r *scriptRun) run(d *deployment, sc *script, mode string, tt scriptCase) (reply, after string) {
 	token := map[string]string{"": "me", "-": ""}[tt.token]
-	c := d.call(sc, &request{key: "k", token: token, px: 10_000, o: &options{}, curious: true}, mode)
+	c := d.call(sc, &request{key: "k", token: token, former: "former", px: 10_000, o: &options{}, curious: !tt.plain}, mode)
 	args := c.args[:c.n]
 	if tt.px != nil {
 		args[slices.Index(args, any(&c.px))] = tt.px
@@ -305,8 +306,11 @@ func TestScriptsCheckTheirArgumentsBeforeTheyWrite(t *testing.T) {
 			bad.reply, bad.after = "ERR", "="
 			for _, state := range []string{"", "holds('me', 30000)", "waits('me', 1000) waits('b', 1000)"} {
 				bad.arrange = state
-				for _, mode := range []string{modeTry, modeJoin, modeLook, modeAdopt} {
+				for _, mode := range []string{modeTry, modeJoin, modeLook} {
 					runScriptCases(t, s, acquireScript, mode, bad)
+				}
+				for _, mode := range []string{modeAdopt, modeUndo} {
+					runScriptCases(t, s, adoptScript, mode, bad)
 				}
 				runScriptCases(t, s, renewScript, "", bad)
 			}

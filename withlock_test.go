@@ -108,9 +108,9 @@ func TestWithLockTellsALossToFnAndToItsCaller(t *testing.T) {
 		why    string
 		kind   Loss
 	}{
-		"the key is deleted":          {func(w *world, _ *party) { w.m.Del("k") }, ttl / 3, "the key is gone or somebody else's", LossGone},
-		"Redis is flushed":            {func(w *world, _ *party) { w.m.FlushAll() }, ttl / 3, "the key is gone or somebody else's", LossGone},
-		"the token is replaced":       {func(w *world, _ *party) { w.take("k", time.Minute) }, ttl / 3, "the key is gone or somebody else's", LossGone},
+		"the key is deleted":          {func(w *world, _ *party) { w.m.Del("k") }, ttl / 3, "the key is gone", LossGone},
+		"Redis is flushed":            {func(w *world, _ *party) { w.m.FlushAll() }, ttl / 3, "the key is gone", LossGone},
+		"the token is replaced":       {func(w *world, _ *party) { w.take("k", time.Minute) }, ttl / 3, "the key is now held by another", LossGone},
 		"Redis does not answer":       {func(_ *world, p *party) { p.wire.BlackHole() }, ttl - ttl/100, "its time ran out while renewals failed: no answer from redis within", LossRenewals},
 		"Redis refuses connections":   {func(_ *world, p *party) { p.wire.Refuse() }, ttl - ttl/100, "its time ran out while renewals failed: ", LossRenewals},
 		"Redis cannot write":          {func(w *world, _ *party) { w.m.SetError("READONLY replica") }, ttl - ttl/100, "its time ran out while renewals failed: ", LossRenewals},

@@ -39,7 +39,7 @@ func inBubble(t *testing.T, test func(t *testing.T, w *world)) {
 	t.Helper()
 	redistest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, dial func(opts ...func(*redis.Options)) *redis.Client) {
 		w := &world{t, m, dial, dial()}
-		for _, sc := range []*script{acquireScript, renewScript, releaseScript, inspectScript} {
+		for _, sc := range []*script{acquireScript, adoptScript, renewScript, releaseScript, inspectScript} {
 			require.NoError(t, w.raw.ScriptLoad(t.Context(), sc.src).Err()) // or each one's first call would be two commands
 		}
 		t.Cleanup(w.audit)
@@ -163,6 +163,7 @@ func (p *party) hooks() Hooks {
 		Jeopardy: note("jeopardy"),
 		Lost:     note("lost"),
 		Released: note("released"),
+		Detached: note("detached"),
 	}
 }
 
@@ -230,7 +231,8 @@ func (p *party) audit() {
 	assert.EqualValues(t, n["renewed"], s.Renewed)
 	assert.EqualValues(t, n["lost"], s.Lost)
 	assert.EqualValues(t, n["released"], s.Released+s.Unclean)
-	assert.Equal(t, n["acquired"], n["lost"]+n["released"], "every lease has one end")
+	assert.EqualValues(t, n["detached"], s.Detached)
+	assert.Equal(t, n["acquired"], n["lost"]+n["released"]+n["detached"], "every lease has one end")
 	assert.Zero(t, s.Waiting)
 	p.requireEmpty()
 }

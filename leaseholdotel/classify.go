@@ -15,7 +15,7 @@ const (
 	timeout    = "timeout"     // the caller's deadline came while another held it
 	canceled   = "canceled"    // by the caller
 	closed     = "closed"      // the Locker was
-	lost       = "lost"        // Adopt: the token does not hold the key
+	lost       = "lost"        // Adopt: the token does not hold the key any more
 	invalid    = "invalid"     // what was given cannot be used
 	unanswered = "unanswered"  // Redis did not answer in time, the caller's or the library's
 	noQuorum   = "no_quorum"   // too few nodes of a quorum agreed

@@ -62,6 +62,7 @@ func Hooks(opts ...Option) (leasehold.Hooks, error) {
 		Jeopardy: r.jeopardy,
 		Lost:     r.lost,
 		Released: r.released,
+		Detached: r.detached,
 	}, nil
 }
 
@@ -123,7 +124,8 @@ func (r *recorder) zero() {
 		r.jeopardies.Add(ctx, 0, r.labels("", semconv.ErrorTypeKey.String(class)))
 	}
 	for _, loss := range []leasehold.Loss{
-		leasehold.LossExpired, leasehold.LossRenewals, leasehold.LossMaxHold, leasehold.LossGone, leasehold.LossClosed,
+		leasehold.LossExpired, leasehold.LossRenewals, leasehold.LossMaxHold, leasehold.LossGone,
+		leasehold.LossAdopted, leasehold.LossForced, leasehold.LossClosed,
 	} {
 		r.losses.Add(ctx, 0, r.labels("", reasonKey.String(snake(loss))))
 	}
@@ -202,4 +204,8 @@ func (r *recorder) released(e leasehold.Event) {
 	ctx := context.Background()
 	r.releases.Add(ctx, 1, r.labels(e.Key, outcomeKey.String(release(e))))
 	r.holds.Record(ctx, e.Held.Seconds(), r.labels(e.Key, outcomeKey.String("released")))
+}
+
+func (r *recorder) detached(e leasehold.Event) {
+	r.holds.Record(context.Background(), e.Held.Seconds(), r.labels(e.Key, outcomeKey.String("detached")))
 }

@@ -77,33 +77,49 @@ func TestALossIsCountedOnceByItsReason(t *testing.T) {
 	for _, test := range []struct {
 		name, reason string
 		options      []leasehold.Option
-		lose         func(t *testing.T, m *miniredis.Miniredis, fault *redistest.Fault, lease *leasehold.Lease)
+		lose         func(t *testing.T, m *miniredis.Miniredis, fault *redistest.Fault, lease *leasehold.Lease, l *leasehold.Locker)
 	}{
 		{"not renewed", "expired", nil,
-			func(_ *testing.T, _ *miniredis.Miniredis, _ *redistest.Fault, lease *leasehold.Lease) { <-lease.Done() }},
+			func(_ *testing.T, _ *miniredis.Miniredis, _ *redistest.Fault, lease *leasehold.Lease, _ *leasehold.Locker) {
+				<-lease.Done()
+			}},
 		{"Redis away", "renewals_failed", []leasehold.Option{leasehold.WithAutoRenew(true)},
-			func(_ *testing.T, _ *miniredis.Miniredis, fault *redistest.Fault, lease *leasehold.Lease) {
+			func(_ *testing.T, _ *miniredis.Miniredis, fault *redistest.Fault, lease *leasehold.Lease, _ *leasehold.Locker) {
 				fault.Every(scripts).Fail(errDown)
 				<-lease.Done()
 				fault.Clear()
 			}},
 		{"held too long", "max_hold", []leasehold.Option{leasehold.WithMaxHold(ttl / 2)},
-			func(_ *testing.T, _ *miniredis.Miniredis, _ *redistest.Fault, lease *leasehold.Lease) { <-lease.Done() }},
+			func(_ *testing.T, _ *miniredis.Miniredis, _ *redistest.Fault, lease *leasehold.Lease, _ *leasehold.Locker) {
+				<-lease.Done()
+			}},
 		{"found at a renewal", "gone", nil,
-			func(t *testing.T, m *miniredis.Miniredis, _ *redistest.Fault, lease *leasehold.Lease) {
+			func(t *testing.T, m *miniredis.Miniredis, _ *redistest.Fault, lease *leasehold.Lease, _ *leasehold.Locker) {
 				m.Del("k")
 				require.ErrorIs(t, lease.Renew(t.Context()), leasehold.ErrLost)
 			}},
+		{"adopted", "adopted", nil,
+			func(t *testing.T, _ *miniredis.Miniredis, _ *redistest.Fault, lease *leasehold.Lease, l *leasehold.Locker) {
+				_, err := l.Adopt(t.Context(), "k", lease.Token(), ttl)
+				require.NoError(t, err)
+			}},
+		{"released by force", "forced", nil,
+			func(t *testing.T, _ *miniredis.Miniredis, _ *redistest.Fault, _ *leasehold.Lease, l *leasehold.Locker) {
+				require.NoError(t, l.ForceRelease(t.Context(), "k"))
+			}},
 		{"found at the release", "gone", nil,
-			func(_ *testing.T, m *miniredis.Miniredis, _ *redistest.Fault, _ *leasehold.Lease) { m.Del("k") }},
+			func(_ *testing.T, m *miniredis.Miniredis, _ *redistest.Fault, _ *leasehold.Lease, _ *leasehold.Locker) {
+				m.Del("k")
+			}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			redistest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, dial dialFunc) {
 				o := report(t)
 				client := dial()
-				lease, err := o.locker(client).Acquire(t.Context(), "k", ttl, test.options...)
+				l := o.locker(client)
+				lease, err := l.Acquire(t.Context(), "k", ttl, test.options...)
 				require.NoError(t, err)
-				test.lose(t, m, redistest.Faulty(client), lease)
+				test.lose(t, m, redistest.Faulty(client), lease, l)
 				require.ErrorIs(t, lease.Release(t.Context()), leasehold.ErrLost)
 				synctest.Wait() // Done is closed before the hook is called
 
@@ -255,7 +271,7 @@ func TestMetricsHaveTheKeyOnlyIfAsked(t *testing.T) {
 }
 
 func TestCountersBeginAtZero(t *testing.T) {
-	for on, want := range map[bool]int{false: 5, true: 0} {
+	for on, want := range map[bool]int{false: 7, true: 0} {
 		o := report(t, leaseholdotel.WithMetricKey(on))
 		losses, _ := o.metrics()["leasehold.losses"].(metricdata.Sum[int64])
 		assert.Len(t, losses.DataPoints, want, "WithMetricKey(%v)", on)
@@ -289,4 +305,16 @@ func TestWhatTheMeterRefusesIsAnError(t *testing.T) {
 	require.NoError(t, err, "empty hooks are hooks")
 	_, err = leaseholdotel.Observe(l, leaseholdotel.WithMeterProvider(refusing{}))
 	require.ErrorIs(t, err, errRefused)
+}
+
+func TestALeaseThatIsDetachedIsNoLossAndNoRelease(t *testing.T) {
+	redistest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, dial dialFunc) {
+		o := report(t)
+		lease, err := o.locker(dial()).Acquire(t.Context(), "k", ttl)
+		require.NoError(t, err)
+		require.NotEmpty(t, lease.Detach())
+		assert.Empty(t, o.counts("leasehold.losses"))
+		assert.Empty(t, o.counts("leasehold.releases"))
+		assert.Contains(t, o.times("leasehold.hold.duration"), "detached")
+	})
 }

@@ -1,0 +1,218 @@
+package leasehold
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// taken is a lease that all nodes have.
+func taken(t *testing.T, q *fakeQuorum, ttl time.Duration) *Lease {
+	t.Helper()
+	x, err := q.TryAcquire(t.Context(), "k", ttl)
+	require.NoError(t, err)
+	synctest.Wait()
+	return x
+}
+
+func TestQuorumAdoptHasAHigherTokenAcceptedByAMajority(t *testing.T) {
+	quorumBubble(t, 3, func(t *testing.T, nodes []*fakeNode, join joinFunc) {
+		a, b := join(), join()
+		nodes[2].setCounter("k", 500*time.Millisecond) // grants with a candidate that is never accepted
+		late := a.hooks[2].Next(1, nil).Hold()
+		x, err := a.TryAcquire(t.Context(), "k", time.Second)
+		require.NoError(t, err)
+		late.Release()
+		synctest.Wait()
+		ahead := nodes[2].counter("k")
+		require.Greater(t, ahead, x.FencingToken())
+
+		y, err := b.Adopt(t.Context(), "k", x.Token(), time.Second)
+		require.NoError(t, err)
+		synctest.Wait()
+		require.Greater(t, y.FencingToken(), x.FencingToken())
+		accepted := 0
+		for _, n := range nodes {
+			if n.counter("k") == y.FencingToken() {
+				accepted++
+			}
+		}
+		require.GreaterOrEqual(t, accepted, 2)
+		require.Equal(t, []string{y.Token(), y.Token(), y.Token()}, b.holders("k"))
+
+		// A dead node that is not needed costs nothing, and one that has lost its data no more.
+		b.wires[2].BlackHole()
+		begun := time.Now()
+		z, err := b.Adopt(t.Context(), "k", y.Token(), time.Second)
+		require.NoError(t, err)
+		require.Zero(t, time.Since(begun))
+		require.Greater(t, z.FencingToken(), y.FencingToken())
+		require.ErrorContains(t, y.Err(), "another has adopted the lease")
+	})
+}
+
+func TestQuorumAdoptCreatesNothingAndGivesBackWhatItGot(t *testing.T) {
+	quorumBubble(t, 3, func(t *testing.T, nodes []*fakeNode, join joinFunc) {
+		a, b := join(), join()
+		x := taken(t, a, 10*time.Second)
+		time.Sleep(time.Second)
+
+		// Only one node has the former token: the adoption has that one for a moment.
+		nodes[0].Del("k")
+		require.NoError(t, nodes[1].Set("k", "somebody"))
+		_, err := b.Adopt(t.Context(), "k", x.Token(), time.Minute)
+		require.ErrorIs(t, err, ErrLost)
+		synctest.Wait()
+		require.Equal(t, []string{"", "somebody", x.Token()}, a.holders("k"))
+		require.InDelta(t, time.Minute.Seconds(), nodes[2].TTL("k").Seconds(), 0.1)
+
+		// A majority had it all along, and answers nothing.
+		nodes[1].Del("k")
+		require.NoError(t, nodes[1].Set("k", x.Token()))
+		nodes[1].SetTTL("k", 9*time.Second)
+		b.hooks[0].Next(1, nil).Fail(errBroken)
+		b.hooks[1].Next(1, nil).Lose(errBroken)
+		_, err = b.Adopt(t.Context(), "k", x.Token(), time.Second)
+		require.ErrorIs(t, err, ErrNoQuorum)
+		require.NotErrorIs(t, err, ErrLost)
+		synctest.Wait()
+		require.Equal(t, []string{"", x.Token(), x.Token()}, a.holders("k"))
+		require.Equal(t, 9*time.Second, nodes[1].TTL("k").Round(time.Second), "a failed adoption does not shorten it")
+		require.NoError(t, x.Renew(t.Context()), "who holds it still has a majority")
+		synctest.Wait()
+		require.Equal(t, []string{x.Token(), x.Token(), x.Token()}, a.holders("k"), "and gets the others back")
+	})
+}
+
+// The raise of an adoption leaves the time alone, since the attempt may fail after it.
+func TestQuorumAdoptThatFailsAfterItsRaiseShortensNoLease(t *testing.T) {
+	quorumBubble(t, 3, func(t *testing.T, nodes []*fakeNode, join joinFunc) {
+		a, b := join(), join()
+		x := taken(t, a, time.Minute)
+		nodes[1].setCounter("k", 500*time.Millisecond)
+		b.hooks[2].Every(nil).Fail(errBroken)
+		b.hooks[0].Next(1, runs(renewNodeScript)).Lose(errBroken)
+		_, err := b.Adopt(t.Context(), "k", x.Token(), time.Second)
+		require.ErrorIs(t, err, ErrNoQuorum)
+		synctest.Wait()
+		require.Equal(t, []string{x.Token(), x.Token(), x.Token()}, a.holders("k"))
+		time.Sleep(50 * time.Second)
+		require.True(t, x.Valid())
+		require.NoError(t, x.Renew(t.Context()))
+		require.Equal(t, []string{x.Token(), x.Token(), x.Token()}, a.holders("k"))
+	})
+}
+
+func TestQuorumAdoptCanBeCalledAgainAtOnce(t *testing.T) {
+	for _, n := range []int{3, 5} {
+		quorumBubble(t, n, func(t *testing.T, nodes []*fakeNode, join joinFunc) {
+			a, b := join(), join()
+			x := taken(t, a, time.Minute)
+			token := x.Detach()
+			require.NoError(t, a.Close())
+			var late []interface{ Release() }
+			for i := range n/2 + 1 {
+				late = append(late, b.hooks[i].Next(1, runs(acquireNodeScript)).HoldReply())
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer cancel()
+			_, err := b.Adopt(ctx, "k", token, 10*time.Second)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			got := beside(func() (*Lease, error) { return b.Adopt(t.Context(), "k", token, 10*time.Second) })
+			time.Sleep(time.Second)
+			for _, l := range late {
+				l.Release()
+			}
+			r := <-got
+			require.NoError(t, r.err)
+			synctest.Wait()
+			for _, holder := range b.holders("k") {
+				require.Equal(t, r.lease.Token(), holder)
+			}
+			require.NoError(t, r.lease.Renew(t.Context()))
+		})
+	}
+}
+
+// An outage begins when the nodes have done it and before they have said so, and outlasts the first tries to undo it.
+func TestQuorumAdoptAfterAnOutageFindsTheLease(t *testing.T) {
+	quorumBubble(t, 3, func(t *testing.T, nodes []*fakeNode, join joinFunc) {
+		a, b := join(), join()
+		x := taken(t, a, time.Minute)
+		for _, w := range b.wires {
+			w.DropReplies(1, "evalsha", "eval")
+			w.Refuse()
+		}
+		_, err := b.Adopt(t.Context(), "k", x.Detach(), 10*time.Second)
+		require.ErrorIs(t, err, ErrNoQuorum)
+		time.Sleep(2 * time.Second)
+		for _, w := range b.wires {
+			w.Pass()
+		}
+		y, err := b.Adopt(t.Context(), "k", x.r.token, 10*time.Second)
+		require.NoError(t, err)
+		require.True(t, y.Valid())
+	})
+}
+
+// A node in quarantine may have the former token from before: it cannot tell what it has given since.
+func TestQuorumAdoptObeysTheQuarantine(t *testing.T) {
+	quorumBubble(t, 3, func(t *testing.T, nodes []*fakeNode, join joinFunc) {
+		a, b := join(WithRestartQuarantine(time.Minute)), join(WithRestartQuarantine(time.Minute))
+		time.Sleep(2 * time.Minute)
+		x := taken(t, a, 50*time.Second)
+		token := x.Detach()
+		for _, n := range nodes[:2] {
+			n.forget()
+			require.NoError(t, n.Set("k", token))
+			n.SetTTL("k", 50*time.Second)
+		}
+		_, err := b.Adopt(t.Context(), "k", token, time.Second)
+		require.ErrorIs(t, err, ErrNoQuorum)
+		var young *youngError
+		require.ErrorAs(t, err, &young)
+		synctest.Wait()
+		require.Equal(t, []string{token, token, token}, b.holders("k"))
+	})
+}
+
+func TestQuorumTellsALossByWhatMostNodesSay(t *testing.T) {
+	for _, c := range []struct{ nodes, says string }{
+		{"...", "the key is gone"},
+		{"..x", "the key is gone"},
+		{"ooo", "the key is now held by another"},
+		{"oox", "the key is now held by another"},
+		{"hhx", "the key is now held by another"}, // a hash
+		{".....", "the key is gone"},
+		{"oooxx", "the key is now held by another"},
+	} {
+		for what, hears := range map[string]func(x *Lease) error{
+			"Renew":   func(x *Lease) error { return x.Renew(context.Background()) },
+			"Release": func(x *Lease) error { return x.Release(context.Background()) },
+		} {
+			t.Run(c.nodes+" "+what, func(t *testing.T) {
+				quorumBubble(t, len(c.nodes), func(t *testing.T, nodes []*fakeNode, join joinFunc) {
+					x := taken(t, join(), time.Minute)
+					for i, n := range nodes {
+						switch c.nodes[i] {
+						case '.':
+							n.Del("k")
+						case 'o':
+							require.NoError(t, n.Set("k", "somebody"))
+						case 'h':
+							n.Del("k")
+							n.HSet("k", "f", "v")
+						}
+					}
+					synctest.Wait()
+					err := hears(x)
+					require.ErrorIs(t, err, ErrLost)
+					require.ErrorContains(t, err, c.says)
+				})
+			})
+		}
+	}
+}
