@@ -74,7 +74,10 @@ type doFunc func(what string, lost bool, t, i int, f func(*state) string)
 func (m *model) client(s *state, t int, do doFunc) {
 	switch y := s.tries[t]; y.phase {
 	case idle:
-		if t > 0 && s.tries[t-1].phase == idle { // clients are alike
+		if t > 0 && !m.adopts && s.tries[t-1].phase == idle { // clients are alike
+			return
+		}
+		if former := s.tries[0].phase; m.adopts && t == 1 && former != held && former != over {
 			return
 		}
 		if m.oneClient && t == 1 && s.tries[0].phase != over && s.tries[0].phase != failed {
@@ -85,11 +88,11 @@ func (m *model) client(s *state, t int, do doFunc) {
 			m.begin(t, (s.now+m.skew)*unit+unit/2, do)
 		}
 	case asking, raising:
-		if t < m.quitters {
+		if m.quits(t) {
 			do("gives up", false, t, -1, func(x *state) string { m.end(x, t, failed); return "" })
 		}
 	case held:
-		if t < m.quitters {
+		if m.quits(t) {
 			do("releases", false, t, -1, func(x *state) string { m.end(x, t, over); return "" })
 		}
 		if !y.renewing && y.renewalsSoFar < m.renewals && t < m.renewers {
@@ -110,6 +113,9 @@ func (m *model) begin(t int, proposal uint8, do doFunc) {
 	do("begins", false, t, -1, func(x *state) string {
 		y := &x.tries[t]
 		y.phase, y.begun, y.proposal = asking, x.now, proposal
+		if m.adopts && t == 1 && !m.formerLives {
+			x.tries[0].phase = over // it sends nothing more
+		}
 		for u := range m.tries {
 			if o := x.tries[u]; o.phase == held || o.phase == over {
 				y.before = max(y.before, o.fence)
@@ -173,7 +179,7 @@ func (m *model) deliver(s *state, t, i int, do doFunc) {
 		})
 	}
 	land(raiseMsg, "raise lands", func(x *state, n *node, heard bool) string {
-		if m.renew(x, n, t) && heard && n.counter == x.tries[t].fence {
+		if m.raise(x, n, t) && heard && n.counter == x.tries[t].fence {
 			n.links[t].got |= accepted
 		}
 		return m.handOut(x, t)
@@ -194,7 +200,7 @@ func (m *model) deliver(s *state, t, i int, do doFunc) {
 		return ""
 	})
 	land(refillMsg, "refill lands", func(x *state, n *node, _ bool) string { m.refill(x, n, t); return "" })
-	land(releaseMsg, "release lands", func(_ *state, n *node, _ bool) string { m.release(n, t); return "" })
+	land(releaseMsg, "release lands", func(x *state, n *node, _ bool) string { m.release(x, n, t); return "" })
 }
 
 // tidy makes one state of those that differ in nothing that matters any more.
@@ -219,7 +225,7 @@ func (m *model) tidy(s *state) {
 			}
 			// A command for a key that its token neither has nor can get changes nothing.
 			if done && n.key != m.token(t) && l.msgs&(acquireMsg|refillMsg) == 0 &&
-				m.broken != raiseOnlyOwn && m.broken != renewalCreatesNothing && m.broken != newToken {
+				!(m.adopts && t == 0) && m.broken != raiseOnlyOwn && m.broken != renewalCreatesNothing && m.broken != newToken {
 				l.msgs = 0
 			}
 			if l.msgs&acquireMsg == 0 {

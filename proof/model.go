@@ -14,8 +14,9 @@
 //	O2  no two leases share a fencing token
 //
 // The tests run the protocol as it is, which must pass, and with one rule left out at a time, which must fail: a model that
-// misses a broken rule proves nothing. What is not modelled: five nodes, the cap on proposals, the expiry of the counter, Adopt,
-// and whether the Go code follows the rules, which the simulation in the package itself is for.
+// misses a broken rule proves nothing. What is not modelled: five nodes, the cap on proposals, the expiry of the counter, a
+// node that comes back with a part of its data, and whether the Go code follows the rules, which the simulation in the package
+// itself is for.
 package proof
 
 const (
@@ -44,6 +45,10 @@ const (
 	refillAsksUptime           // the holder gets such a node back no sooner than others
 	renewalCreatesNothing      // a renewal does not give a key back
 	timeFloor                  // a counter is never below the node's clock
+	adoptMints                 // an adoption has a candidate of its own, above the counter
+	adoptKeepsTime             // it does not shorten the time of the key
+	raiseKeepsTime             // nor does a raise
+	adoptGivesBack             // what an adoption that failed has taken is the former token's again
 )
 
 // model is what one check explores.
@@ -61,8 +66,11 @@ type model struct {
 
 	repliesArrive bool // never lost, unless the message was
 	proposals     bool // an attempt may propose a fencing token above every clock
-	renewers      int  // so many attempts renew what they got
-	quitters      int  // so many attempts may give up, or release what they got
+	adopts        bool // the second attempt adopts the lease of the first
+	formerLives   bool // which goes on; else it is detached
+	adopterTTL    uint8
+	renewers      int // so many attempts renew what they got
+	quitters      int // so many attempts may give up, or release what they got
 	broken        rule
 	only          string // the one property that is looked at; "": all
 }
@@ -155,6 +163,24 @@ func (m *model) token(t int) uint8 {
 	return uint8(t) + 1
 }
 
+// adopter reports whether an attempt takes a lease over, and from whom: 0 is nobody.
+func (m *model) adopter(t int) (yes bool, from uint8) {
+	if m.adopts && t == 1 {
+		return true, m.token(0)
+	}
+	return false, 0
+}
+
+// quits reports whether an attempt may give up, or release what it got.
+func (m *model) quits(t int) bool { return t < m.quitters && (!m.adopts || t == 1) }
+
+func (m *model) ttlOf(t int) uint8 {
+	if yes, _ := m.adopter(t); yes {
+		return m.adopterTTL
+	}
+	return m.ttl
+}
+
 // The scripts, each one atomic step on one node.
 
 func (m *model) young(n *node) bool {
@@ -165,12 +191,19 @@ func (m *model) young(n *node) bool {
 }
 
 func (m *model) acquire(s *state, n *node, t int, time uint8) {
+	adopts, from := m.adopter(t)
 	switch id := m.token(t); {
 	case m.broken == uptimeInTheScript && n.links[t].msgs&wasOld == 0:
 	case m.broken != uptimeInTheScript && m.young(n):
 	case n.key == id:
-	case n.key == 0:
-		n.key, n.left = id, m.ttl
+	case n.key == from:
+		n.key, n.left = id, max(n.left, m.ttlOf(t))
+		if adopts && m.broken == adoptKeepsTime {
+			n.left = m.ttlOf(t)
+		}
+		if adopts && m.broken == adoptMints {
+			return
+		}
 		f := max(n.counter+1, s.tries[t].proposal)
 		if m.broken != timeFloor {
 			f = max(f, time)
@@ -190,20 +223,34 @@ func (m *model) renew(s *state, n *node, t int) (mine bool) {
 		}
 		return m.broken == raiseOnlyOwn && n.counter == f
 	}
-	n.left, n.counter = m.ttl, max(n.counter, f)
+	n.left, n.counter = m.ttlOf(t), max(n.counter, f)
 	return true
+}
+
+// raise is a renewal that leaves the time alone.
+func (m *model) raise(s *state, n *node, t int) (mine bool) {
+	left := n.left
+	mine = m.renew(s, n, t)
+	if m.broken != raiseKeepsTime {
+		n.left = left
+	}
+	return mine
 }
 
 func (m *model) refill(s *state, n *node, t int) {
 	if n.key == 0 && (m.broken == refillAsksUptime || !m.young(n)) {
-		n.key, n.left = m.token(t), m.ttl
+		n.key, n.left = m.token(t), m.ttlOf(t)
 		n.counter = max(n.counter, s.tries[t].fence)
 	}
 }
 
-func (m *model) release(n *node, t int) {
-	if n.key == m.token(t) {
-		n.key = 0
+func (m *model) release(s *state, n *node, t int) {
+	if n.key != m.token(t) {
+		return
+	}
+	n.key = 0
+	if adopts, from := m.adopter(t); adopts && s.tries[t].phase == failed && m.broken != adoptGivesBack {
+		n.key = from
 	}
 }
 
@@ -251,12 +298,12 @@ func (m *model) handOut(s *state, t int) string {
 	if y.phase != raising || count(s, func(n *node) bool { return n.links[t].got&accepted != 0 }) < need {
 		return ""
 	}
-	until := y.begun + m.ttl - m.margin
+	until := y.begun + m.ttlOf(t) - m.margin
 	switch {
 	case m.broken == deadlineFromSend:
-		until = s.now + m.ttl - m.margin
+		until = s.now + m.ttlOf(t) - m.margin
 	case m.broken == marginForDrift:
-		until = y.begun + m.ttl
+		until = y.begun + m.ttlOf(t)
 	}
 	if !m.clockless && s.now >= until {
 		return ""
@@ -284,7 +331,7 @@ func (m *model) confirmed(s *state, t int) {
 		return
 	}
 	y.renewing = false
-	y.until = max(y.until, y.renewalBegun+m.ttl-m.margin)
+	y.until = max(y.until, y.renewalBegun+m.ttlOf(t)-m.margin)
 	for i := range s.nodes {
 		l := &s.nodes[i].links[t]
 		if l.got&absent != 0 {
@@ -303,10 +350,12 @@ func count(s *state, f func(*node) bool) (n int) {
 	return n
 }
 
-// trusted reports how many leases are trusted at this instant.
+// trusted reports how many leases are trusted at this instant, but for one that somebody has adopted: its holder hears of that
+// with its next renewal only.
 func (m *model) trusted(s *state) (n int) {
 	for t := range m.tries {
-		if s.tries[t].phase == held {
+		adopted := m.adopts && t == 0 && (s.tries[1].phase == held || s.tries[1].phase == over)
+		if s.tries[t].phase == held && !adopted {
 			n++ // tidy ends those whose time is over
 		}
 	}

@@ -21,8 +21,23 @@ var whole = map[string]model{
 	"two renewals and a loss": sane.with(func(m *model) { m.losses, m.renewals, m.renewers, m.ticks, m.repliesArrive = 1, 2, 1, 2, true }),
 	"a loss and a renewal":    sane.with(func(m *model) { m.losses, m.renewals, m.renewers, m.ticks = 1, 1, 1, 2 }),
 	"one client, two tries":   sane.with(func(m *model) { m.tries, m.oneClient, m.quitters, m.ticks, m.skew = 3, true, 1, 0, 0 }),
-	"no clocks":               sane.with(func(m *model) { m.clockless, m.vanishings, m.ticks = true, 3, 0 }),
-	"no clocks and a copy":    sane.with(func(m *model) { m.clockless, m.vanishings, m.copies, m.ticks = true, 2, 1, 0 }),
+	"an adoption and a loss": sane.with(func(m *model) {
+		m.tries, m.adopts, m.adopterTTL, m.losses, m.ticks, m.skew, m.repliesArrive = 3, true, 2, 1, 2, 0, true
+	}),
+	"an adoption without clocks": sane.with(func(m *model) {
+		m.adopts, m.formerLives, m.adopterTTL, m.clockless, m.vanishings, m.copies, m.ticks = true, true, 2, true, 2, 1, 0
+	}),
+	"an adoption beside the former holder's renewal": sane.with(func(m *model) {
+		m.tries, m.adopts, m.formerLives, m.adopterTTL, m.renewals, m.renewers, m.ticks, m.skew, m.repliesArrive = 3, true, true, 2, 1, 1, 2, 0, true
+	}),
+	"an adoption": sane.with(func(m *model) {
+		m.tries, m.adopts, m.adopterTTL, m.quitters, m.ticks, m.skew, m.repliesArrive = 3, true, 2, 2, 1, 0, true
+	}),
+	"an adoption for a shorter time, beside the former holder": sane.with(func(m *model) {
+		m.tries, m.adopts, m.formerLives, m.adopterTTL, m.quitters, m.ticks, m.repliesArrive = 3, true, true, 1, 2, 1, true
+	}),
+	"no clocks":            sane.with(func(m *model) { m.clockless, m.vanishings, m.ticks = true, 3, 0 }),
+	"no clocks and a copy": sane.with(func(m *model) { m.clockless, m.vanishings, m.copies, m.ticks = true, 2, 1, 0 }),
 }
 
 func TestTheProtocolHolds(t *testing.T) {
@@ -64,6 +79,10 @@ func TestNoRuleCanBeLeftOut(t *testing.T) {
 		{"a refill in the quarantine", refillAsksUptime, "two renewals and a loss", "E"},
 		{"a renewal creates the key", renewalCreatesNothing, "a loss and a renewal", "E"},
 		{"no floor of time", timeFloor, "two losses", "O1"},
+		{"an adoption with the old fencing token", adoptMints, "an adoption", "O1"},
+		{"an adoption that shortens", adoptKeepsTime, "an adoption for a shorter time, beside the former holder", "E"},
+		{"a raise that shortens", raiseKeepsTime, "an adoption for a shorter time, beside the former holder", "E"},
+		{"a failed adoption that frees", adoptGivesBack, "an adoption for a shorter time, beside the former holder", "E"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
