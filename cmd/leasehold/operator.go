@@ -28,7 +28,8 @@ const releaseUsage = `Usage: leasehold release [-redis URL] [-prefix P] [-yes] K
 
 release takes a lock from whoever holds it and gives it to the first waiter. It
 asks before it does so. A holder that is alive works on until its next renewal:
-only a resource that checks fencing tokens refuses its writes.
+only a resource that checks fencing tokens refuses its writes. A key that is no
+lock, since something of another type is there, is deleted.
 
 Example:
 
@@ -83,14 +84,18 @@ func (p *program) release(args []string) int {
 	return c.with(p, args, func(ctx context.Context, locker *leasehold.Locker) error {
 		if !*yes {
 			state, err := locker.Inspect(ctx, c.key)
-			if err != nil {
+			switch {
+			case err == nil:
+				describe(p.out, state)
+			case redis.HasErrorPrefix(err, "WRONGTYPE"):
+				fmt.Fprintf(p.out, "%q is no lock: it has another type\n", c.prefix+c.key)
+			default:
 				return err
 			}
-			describe(p.out, state)
 			fmt.Fprint(p.out, "Release it, whoever holds it by then? Type yes: ")
 			answer, _ := bufio.NewReader(p.in).ReadString('\n')
 			if strings.TrimSpace(answer) != "yes" {
-				return fmt.Errorf("%q is not released", state.Key)
+				return fmt.Errorf("%q is not released", c.prefix+c.key)
 			}
 		}
 		if err := locker.ForceRelease(ctx, c.key); err != nil {

@@ -166,3 +166,21 @@ func TestTroubleWithRedisIsStatusOne(t *testing.T) {
 	assert.Empty(t, out)
 	assert.Contains(t, errs, "leasehold demo: the Redis at "+addr+": ")
 }
+
+func TestReleaseDeletesAKeyThatIsNoLock(t *testing.T) {
+	m, _ := redistest.Mini(t)
+	url := "redis://" + m.Addr()
+	for _, tt := range []struct{ args, in string }{
+		{"release -redis " + url + " -prefix app: k", "yes\n"}, {"release -redis " + url + " -prefix app: -yes k", ""},
+	} {
+		m.HSet("app:k", "f", "v")
+		status, out, errs := call("no\n", "release", "-redis", url, "-prefix", "app:", "k")
+		assert.Equal(t, exitFailed, status)
+		assert.Contains(t, out, `"app:k" is no lock: it has another type`)
+		assert.Equal(t, "leasehold release: \"app:k\" is not released\n", errs)
+		assert.True(t, m.Exists("app:k"))
+		status, _, errs = call(tt.in, strings.Fields(tt.args)...)
+		assert.Zero(t, status, errs)
+		assert.False(t, m.Exists("app:k"))
+	}
+}
