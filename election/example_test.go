@@ -67,7 +67,7 @@ func ExampleRun_lost() {
 	})
 	fmt.Println(err)
 	// Output:
-	// leasehold: hold "billing": lease lost: the key is gone or somebody else's
+	// leasehold: hold "billing": lease lost: the key is gone
 	// leading again
 	// <nil>
 }
