@@ -2,14 +2,10 @@ package leasehold
 
 import (
 	"context"
-	"fmt"
 	"io/fs"
-	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -176,27 +172,7 @@ func TestAPrimaryThatWasCutOffRenewsALeaseWhichTheNewOneForgets(t *testing.T) {
 // sentinelOf starts a sentinel of its own for the primary, and returns a client that follows it.
 func sentinelOf(t *testing.T, primary *redistest.RedisServer) redis.UniversalClient {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	addr := l.Addr().String()
-	require.NoError(t, l.Close())
-	_, port, _ := net.SplitHostPort(addr)
-	_, of, _ := net.SplitHostPort(primary.Addr())
-	dir := t.TempDir()
-	conf := filepath.Join(dir, "sentinel.conf") // it writes there what it finds out
-	require.NoError(t, os.WriteFile(conf, fmt.Appendf(nil, "bind 127.0.0.1\nport %s\ndir %s\nsentinel monitor m 127.0.0.1 %s 1\n"+
-		"sentinel down-after-milliseconds m 200\n", port, dir, of), 0o600))
-	cmd := exec.Command("redis-server", conf, "--sentinel")
-	require.NoError(t, cmd.Start())
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-
-	s := redis.NewSentinelClient(&redis.Options{Addr: addr})
-	defer s.Close()
-	require.Eventually(t, func() bool {
-		replicas, _ := s.Replicas(t.Context(), "m").Result()
-		return len(replicas) == 1 && replicas[0]["flags"] == "slave"
-	}, 10*time.Second, 5*time.Millisecond, "the sentinel knows no replica")
-	c := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{addr}})
+	c := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: redistest.MasterName, SentinelAddrs: []string{redistest.Sentinel(t, primary)}})
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -220,26 +196,10 @@ func TestAFailoverBySentinelIsWaitedOutAndKeepsWhatTheReplicaKnew(t *testing.T) 
 
 func TestAFailoverOfAShardLetsASecondHolderInAndSparesTheOtherShards(t *testing.T) {
 	t.Parallel()
-	ctx, shard := t.Context(), 1
-	require.Equal(t, shard, rediskey.Slot("k")*3/rediskey.Slots)
-	require.NotEqual(t, shard, rediskey.Slot("other")*3/rediskey.Slots)
-	cluster := redistest.Cluster(t)
-	primary := cluster.Nodes[shard].Client()
-	replica := redistest.Server(t, "--cluster-enabled", "yes", "--cluster-node-timeout", "5000").Client()
-	nodes := []*redis.Client{replica}
-	for _, n := range cluster.Nodes {
-		host, port, _ := net.SplitHostPort(n.Addr())
-		require.NoError(t, replica.ClusterMeet(ctx, host, port).Err())
-		nodes = append(nodes, n.Client())
-	}
-	require.Eventually(t, func() bool { // or it will not know which slots to take over, nor be believed
-		return !slices.ContainsFunc(nodes, func(c *redis.Client) bool {
-			info := c.ClusterInfo(ctx).Val()
-			return !strings.Contains(info, "cluster_slots_assigned:16384") || !strings.Contains(info, "cluster_known_nodes:4")
-		})
-	}, 10*time.Second, 5*time.Millisecond)
-	require.NoError(t, replica.ClusterReplicate(ctx, primary.ClusterMyID(ctx).Val()).Err())
-	link(t, replica, "up")
+	ctx, cluster := t.Context(), redistest.Cluster(t)
+	shard := cluster.Shard(rediskey.Slot("k"))
+	require.NotEqual(t, shard, cluster.Shard(rediskey.Slot("other")))
+	primary, replica := cluster.Nodes[shard].Client(), cluster.Replica(shard).Client()
 
 	often := func(o *redis.ClusterOptions) { o.ClusterStateReloadInterval = 100 * time.Millisecond } // or go-redis looks once a minute
 	one, two := process(t, cluster.Client(often)), process(t, cluster.Client(often))
