@@ -14,7 +14,7 @@
 --       4  what stands before a Locker's id in the name of its wake channel, if not what stands in line.lua
 --       5  SPUBLISH where sharded channels are used, else not given
 -- Replies
---   n, or its digits          we hold the lock, with this fencing token
+--   n, or its digits          we hold the lock, with this fencing token; digits where we held it before, and past 2^53
 --   {'HELD', ms}              somebody else does, for ms more (-1: for ever)
 --   {'WAITING', f, ms, rank, now, foreign}
 --                             we stand in the line behind rank others; f is the last fencing token given, now the server's

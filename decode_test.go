@@ -19,7 +19,8 @@ func TestAcquireRepliesAreRead(t *testing.T) {
 	}{
 		{int64(1), answer{state: granted, fence: 1}},
 		{int64(math.MaxInt64), answer{state: granted, fence: math.MaxInt64}},
-		{"9007199254740993", answer{state: granted, fence: 9007199254740993}},
+		{"9007199254740991", answer{state: granted, fence: 9007199254740991, found: true}},
+		{"9007199254740993", answer{state: granted, fence: 9007199254740993}}, // past what Lua counts to there are only digits
 		{[]any{"GONE"}, answer{state: gone}},
 		{[]any{"HELD", int64(1500)}, answer{state: held, left: 1500 * time.Millisecond}},
 		{[]any{"HELD", int64(-1)}, answer{state: held, forever: true}},

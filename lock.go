@@ -44,9 +44,9 @@ type Locker struct {
 	calls    inflight.Group
 }
 
-// New returns a Locker on a single Redis, a primary with replicas, or a cluster. The client stays the caller's: it must
-// outlive the Locker, and Close does not close it. New sends nothing and starts nothing; options that cannot be used are
-// reported by the calls that they would govern.
+// New returns a Locker on a single Redis, a primary with replicas, a cluster, or a [redis.Ring]. The client stays the
+// caller's: it must outlive the Locker, and Close does not close it. New sends nothing and starts nothing; options that
+// cannot be used are reported by the calls that they would govern.
 func New(client redis.UniversalClient, opts ...Option) *Locker {
 	defaults := *(&options{}).with(inNew, opts)
 	d := newDeployment(client, defaults.prefix)
@@ -57,7 +57,7 @@ func New(client redis.UniversalClient, opts ...Option) *Locker {
 	if isNil(client) {
 		l.bad = invalid("the redis client is nil")
 	}
-	l.wakes = newWakes(client, defaults.prefix, l.id)
+	l.wakes = newWakes(client, d.topology, defaults.prefix, l.id)
 	return l
 }
 

@@ -212,6 +212,6 @@ func TestHandOverIsPublished(t *testing.T) {
 
 		ans, _, err := d.acquire(ctx, second, modeLook, callBound)
 		require.NoError(t, err)
-		assert.Equal(t, answer{state: granted, fence: int64(g)}, ans)
+		assert.Equal(t, answer{state: granted, fence: int64(g), found: true}, ans)
 	})
 }

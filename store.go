@@ -122,6 +122,7 @@ type answer struct {
 	fence   int64  // granted: the lease's fencing token; waiting: the last one given
 	left    time.Duration
 	forever bool // the key has no TTL
+	found   bool // granted: before this call, so by a release, or by a command that was sent before
 	// Of one who waits:
 	rank    int   // how many stand before it
 	now     int64 // the server's time in µs
@@ -368,7 +369,8 @@ func decodeAcquire(reply any) (answer, error) {
 	list, ok := reply.([]any)
 	if !ok {
 		f, err := decodeFence(reply)
-		return answer{state: granted, fence: f}, err
+		_, isText := reply.(string)
+		return answer{state: granted, fence: f, found: isText && f < 1<<53}, err
 	}
 	var a answer
 	if len(list) > 0 {

@@ -116,6 +116,9 @@ func (s *stay) stand(ctx context.Context) (*Lease, error) {
 			pause = backoff(failures)
 			failures++
 		case ans.state == granted:
+			if ans.found && mode == modeLook && slow == 0 && !s.stray && s.woken != WokenByMessage {
+				s.l.wakes.missed(s)
+			}
 			x := s.l.lease(s.a, begun, ans.fence)
 			if !x.deadline.reached(s.l.now()) {
 				x.stray = s.stray
@@ -137,7 +140,7 @@ func (s *stay) stand(ctx context.Context) (*Lease, error) {
 			mode, failures = modeLook, 0
 			s.anchor, s.next = begun, max(min(ans.fence, math.MaxInt64-1)+1, ans.now)
 			s.blame(ans.reason())
-			s.l.wakes.listen(ctx, s)
+			s.l.wakes.listen(s)
 			pause, woken = nextLook(ans)
 			pause -= time.Since(begun.Time)
 		default:

@@ -2,84 +2,68 @@ package leasehold
 
 import (
 	"context"
-	"errors"
-	"net"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/fault"
 	"github.com/go-leasehold/leasehold/internal/inflight"
 	"github.com/go-leasehold/leasehold/internal/rediskey"
 	"github.com/redis/go-redis/v9"
-)
-
-const (
-	// quiet is how long a subscription may be silent before it is asked whether it lives; silent once more as long, it
-	// is made anew.
-	quiet = 5 * time.Second
-	// unused is how long a subscription outlives the last waiter.
-	unused = 15 * time.Second
-	// refused is the pause after the server has refused a subscription. The tick serves everyone meanwhile.
-	refused = 30 * time.Second
 )
 
 // wakes passes on the messages that tell a waiter that the lock was handed to it. They may be lost, late or impossible:
 // they only spare a waiter the time until its next look.
 //
 // One server has one channel for each Locker, shared by all its waits and subscribed by the first. A cluster would relay
-// that to every node, so there a channel belongs to one key of one Locker, in the key's slot, and is sharded: a
-// subscription then is one connection to each node that has keys which are waited for.
+// that to every node, and a ring has no server for it, so there a channel belongs to one key of one Locker and is on the key's
+// own server, on a cluster as a sharded one: a subscription then is one connection to each server that has keys which are
+// waited for. What is behind a client of an unknown kind is taken for one server.
+//
+// A connection that lives may still bring no messages: the key has moved to another server, or the address has. What shows it is
+// a look that finds the lock handed over; see missed.
 type wakes struct {
-	client  redis.UniversalClient
-	cluster *redis.ClusterClient // nil: one server
-	channel string               // of one server
-	id      string
+	client   redis.UniversalClient
+	topology *topology
+	channel  string // of all keys, if there is one
+	id       string
+	ctx      context.Context // ends with close
+	end      context.CancelFunc
 
 	mu     sync.Mutex // guards what follows; sends under it do not block
 	closed bool
-	topics map[string]*topic // by channel
-	lines  map[subscriber]*subscription
-	ended  inflight.Group // the goroutines
+	topics map[string]*topic               // by channel
+	lines  map[*redis.Client]*subscription // by the server's client; nil is the client as a whole
+	ended  inflight.Group                  // the goroutines
 }
 
 // topic is one channel and those who wait for its messages.
 type topic struct {
-	line  *subscription
-	stays map[string]*stay // by wake id
-	left  time.Time        // when the last one left
+	key    string           // whose server has the channel
+	line   *subscription    // nil: the server is being asked for
+	since  time.Time        // when the subscription was confirmed; zero: it is not
+	stays  map[string]*stay // by wake id
+	left   time.Time        // when the last one left
+	missed int              // how many hand-overs in a row were found by a look, though their message should have come
 }
 
-// subscriber is what can be subscribed to: a client, or the client of one node.
-type subscriber interface {
-	Subscribe(ctx context.Context, channels ...string) *redis.PubSub
-	SSubscribe(ctx context.Context, channels ...string) *redis.PubSub
-}
-
-// subscription is one connection that receives messages, and the goroutine that does.
-type subscription struct {
-	w       *wakes
-	node    subscriber
-	sharded bool
-	pubsub  *redis.PubSub      // guarded by wakes.mu; nil before the first
-	stop    context.CancelFunc // of the goroutine
-}
-
-func newWakes(client redis.UniversalClient, prefix, id string) *wakes {
+func newWakes(client redis.UniversalClient, at *topology, prefix, id string) *wakes {
 	w := &wakes{
-		client:  client,
-		channel: prefix + rediskey.WakeChannel + id,
-		id:      id,
-		topics:  map[string]*topic{},
-		lines:   map[subscriber]*subscription{},
+		client:   client,
+		topology: at,
+		channel:  prefix + rediskey.WakeChannel + id,
+		id:       id,
+		topics:   map[string]*topic{},
+		lines:    map[*redis.Client]*subscription{},
 	}
-	w.cluster, _ = client.(*redis.ClusterClient)
+	w.ctx, w.end = context.WithCancel(context.Background())
 	return w
 }
 
 // of names the channel for a stay.
 func (w *wakes) of(s *stay) string {
-	if w.cluster == nil {
+	if !w.topology.many() {
 		return w.channel
 	}
 	return string(rediskey.Derive(nil, s.a.o.prefix, rediskey.Wake, s.a.key)) + ":" + w.id
@@ -96,42 +80,57 @@ func (w *wakes) enter(s *stay) {
 }
 
 // listen is enter for a stay that waits already. The stay is woken to look again as soon as a message could not be missed:
-// at once, or when the subscription that it begins is confirmed.
-func (w *wakes) listen(ctx context.Context, s *stay) {
-	var node subscriber = w.client
-	if w.cluster != nil {
-		master, err := w.cluster.MasterForKey(ctx, s.a.key)
-		if err != nil {
-			return // the tick will do, and a later look tries again
+// at once, or when the subscription that it begins is confirmed. It does not wait for the client.
+func (w *wakes) listen(s *stay) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	channel := w.of(s)
+	t := w.topics[channel]
+	switch {
+	case w.closed:
+	case t == nil:
+		t = &topic{key: s.a.key, stays: map[string]*stay{s.wakeID(): s}}
+		w.topics[channel] = t
+		w.start(func() { w.begin(channel, t) })
+	case t.stays[s.wakeID()] == nil:
+		t.stays[s.wakeID()] = s
+		s.wake(grant(0))
+	}
+}
+
+// begin subscribes to a channel for the first time. If no server is found for it, a later look tries again.
+func (w *wakes) begin(channel string, t *topic) {
+	_ = w.apart(func() error { w.place(channel, t); return nil })
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if t.line == nil && w.topics[channel] == t {
+		delete(w.topics, channel)
+	}
+}
+
+// place gives the channel to the subscription on the server that has its key now, or leaves it where it is if none is found.
+func (w *wakes) place(channel string, t *topic) {
+	var node *redis.Client
+	if w.topology.many() {
+		var err error
+		if node, err = w.topology.node(w.ctx, t.key); err != nil {
+			return
 		}
-		node = master
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.closed {
-		return
-	}
-	channel := w.of(s)
-	t := w.topics[channel]
-	if t != nil {
-		if t.stays[s.wakeID()] == nil {
-			t.stays[s.wakeID()] = s
-			s.wake(grant(0))
-		}
-		return
-	}
-	line := w.lines[node]
-	t = &topic{line: line, stays: map[string]*stay{s.wakeID(): s}}
-	w.topics[channel] = t
+	u := w.lines[node]
 	switch {
-	case line == nil:
-		ctx, stop := context.WithCancel(context.Background())
-		t.line = &subscription{w: w, node: node, sharded: w.cluster != nil, stop: stop}
-		w.lines[node] = t.line
-		w.ended.Go(func() { t.line.run(ctx) })
-	case line.pubsub != nil:
-		pubsub := line.pubsub
-		w.ended.Go(func() { _ = line.add(pubsub, channel) })
+	case w.closed || w.topics[channel] != t || t.line != nil && t.line == u:
+	case u == nil:
+		u = &subscription{w: w, node: node}
+		t.line, w.lines[node] = u, u
+		w.ended.Go(u.run)
+	default:
+		if t.line = u; u.pubsub != nil {
+			pubsub := u.pubsub
+			w.start(func() { _ = u.add(pubsub, channel) })
+		}
 	}
 }
 
@@ -147,163 +146,52 @@ func (w *wakes) leave(s *stay) {
 	}
 }
 
+// missed is told of a lock that a look found handed over, though the stay was there to be told. One message may be late, or lost
+// with a connection that breaks. Two in a row show that the subscription is of no use as it is: it is made anew, on the
+// server that has the key now. Where no message can come at all, as without the right to publish, that goes on, but rarely.
+func (w *wakes) missed(s *stay) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	t := w.topics[w.of(s)]
+	if t == nil || t.stays[s.wakeID()] != s || t.since.IsZero() || s.anchor.Before(t.since) {
+		return // handed over before it was subscribed
+	}
+	if t.missed++; t.missed >= deaf {
+		t.line.renew()
+	}
+}
+
 // close ends all subscriptions and waits for their goroutines, no longer than ctx allows.
 func (w *wakes) close(ctx context.Context) {
 	w.mu.Lock()
 	w.closed = true
-	var open []*redis.PubSub
+	w.end()
 	for _, line := range w.lines {
-		line.stop()
-		if line.pubsub != nil {
-			open = append(open, line.pubsub)
-		}
+		line.hangUp()
 	}
 	w.mu.Unlock()
-	for _, pubsub := range open {
-		// Ends a read that is under way; waits for a subscribing that is, however long that may take.
-		w.ended.Go(func() { _ = pubsub.Close() })
-	}
 	w.ended.Wait(ctx)
 }
 
-// run keeps the subscription until nobody has waited for a while.
-func (u *subscription) run(ctx context.Context) {
-	defer u.stop()
-	for failures := 0; ; failures++ {
-		pubsub := u.begin(ctx)
-		if pubsub == nil {
-			return
-		}
-		pause := u.receive(ctx, pubsub, &failures)
-		if pause == 0 {
-			pause = backoff(failures)
-		}
-		u.w.mu.Lock()
-		u.pubsub = nil
-		u.w.mu.Unlock()
-		_ = pubsub.Close()
-		timer := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-		}
-		timer.Stop()
-	}
+// start runs f, which calls the client, in a goroutine of its own. A hook of the client's that panics, or ends the goroutine, ends
+// that one and nothing else.
+func (w *wakes) start(f func()) {
+	w.ended.Go(func() {
+		defer func() { _ = recover() }()
+		f()
+	})
 }
 
-// begin subscribes to the channels that are needed. It returns nil if none is any more.
-func (u *subscription) begin(ctx context.Context) *redis.PubSub {
-	subscribe := u.node.Subscribe
-	if u.sharded {
-		subscribe = u.node.SSubscribe
-	}
-	pubsub := subscribe(ctx) // without channels it sends nothing
-	u.w.mu.Lock()
-	u.pubsub = pubsub // from here on a new topic subscribes itself
-	u.w.mu.Unlock()
-	channels, _ := u.sort()
-	if len(channels) == 0 {
-		_ = pubsub.Close()
-		return nil
-	}
-	_ = u.add(pubsub, channels...) // receive meets the error
-	return pubsub
-}
-
-// add subscribes to channels one by one: those of a cluster need not be in one slot.
-func (u *subscription) add(pubsub *redis.PubSub, channels ...string) error {
-	subscribe := pubsub.Subscribe
-	if u.sharded {
-		subscribe = pubsub.SSubscribe
-	}
-	for _, channel := range channels {
-		if err := subscribe(context.Background(), channel); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// sort forgets the channels that nobody has waited on for a while, and the subscription if no other is left.
-func (u *subscription) sort() (needed, dropped []string) {
-	u.w.mu.Lock()
-	defer u.w.mu.Unlock()
-	for channel, t := range u.w.topics {
-		switch {
-		case t.line != u:
-		case u.w.closed, len(t.stays) == 0 && time.Since(t.left) >= unused:
-			delete(u.w.topics, channel)
-			dropped = append(dropped, channel)
-		default:
-			needed = append(needed, channel)
-		}
-	}
-	if len(needed) == 0 && u.w.lines[u.node] == u {
-		delete(u.w.lines, u.node)
-	}
-	return needed, dropped
-}
-
-// receive delivers messages until the subscription breaks, is refused or not needed. It answers the pause that is due
-// before the next one, 0 for the usual. go-redis restores a connection that broke by itself and has the subscription
-// confirmed again.
-func (u *subscription) receive(ctx context.Context, pubsub *redis.PubSub, failures *int) time.Duration {
-	asked := false
-	sorted := time.Now()
-	for ctx.Err() == nil {
-		msg, err := pubsub.ReceiveTimeout(ctx, quiet)
-		var slow net.Error
-		var server redis.Error
-		switch {
-		case err == nil:
-			asked, *failures = false, 0
-			u.deliver(msg)
-		case errors.As(err, &slow) && slow.Timeout() && !asked:
-			asked = true
-			_ = pubsub.Ping(ctx)
-		case !errors.As(err, &server):
-			return 0
-		case !u.sharded:
-			return refused
-		case redis.HasErrorPrefix(err, "MOVED") || transient(err):
-			u.forget() // they will ask which node it is now
-			return 0
-		default:
-			u.sharded = false // a server before version 7: the cluster relays
-			return 1
-		}
-		if time.Since(sorted) >= quiet {
-			sorted = time.Now()
-			needed, dropped := u.sort()
-			if len(needed) == 0 {
-				return 1
-			}
-			if u.sharded && len(dropped) > 0 {
-				for _, channel := range dropped {
-					_ = pubsub.SUnsubscribe(ctx, channel)
-				}
-			}
-		}
-	}
-	return 1
-}
-
-// forget drops all channels of the subscription and wakes their waiters, who look and listen anew.
-func (u *subscription) forget() {
-	u.w.mu.Lock()
-	defer u.w.mu.Unlock()
-	for channel, t := range u.w.topics {
-		if t.line == u {
-			u.w.drop(channel)
-		}
-	}
-}
-
-// drop forgets a channel. w.mu is held.
-func (w *wakes) drop(channel string) {
-	t := w.topics[channel]
-	delete(w.topics, channel)
-	t.hint()
+// apart is start for a caller that waits for f.
+func (w *wakes) apart(f func() error) error {
+	err := fault.Exited // or a panic
+	done := make(chan struct{})
+	w.start(func() {
+		defer close(done)
+		err = f()
+	})
+	<-done
+	return err
 }
 
 // hint wakes everyone on the channel to look.
@@ -323,14 +211,21 @@ func (u *subscription) deliver(msg any) {
 		switch t := w.topics[msg.Channel]; {
 		case t == nil || t.line != u:
 		case strings.HasSuffix(msg.Kind, "unsubscribe"):
-			w.drop(msg.Channel) // its slot has moved
+			delete(w.topics, msg.Channel) // its slot has moved: they look, and listen anew
+			t.hint()
 		default:
-			t.hint() // confirmed, or restored: a message may have been missed
+			t.since = time.Now()
+			t.hint() // confirmed: a message may have been missed before
 		}
 	case *redis.Message:
+		t := w.topics[msg.Channel]
+		if t == nil {
+			return
+		}
+		t.missed, u.renewed, u.next = 0, 0, time.Time{}
 		id, g := parseGrant(msg.Payload)
-		if t := w.topics[msg.Channel]; t != nil && t.stays[id] != nil {
-			t.stays[id].wake(g)
+		if s := t.stays[id]; s != nil {
+			s.wake(g)
 		}
 	}
 }
