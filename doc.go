@@ -56,13 +56,20 @@
 // On a cluster: the same as on a primary with replicas, for each shard. All keys of a lock are in one slot, for every
 // name that Redis accepts as a key.
 //
+// On a [redis.Ring]: the same as on a single Redis, while the key stays on its server. When a server goes or comes, by SetAddrs or
+// because a client finds it down or up again, keys move to servers that know nothing of their leases: there is no exclusion across
+// that.
+//
+// What kind of Redis it is, a Locker finds by what the client can do. A struct that embeds only the interface hides that, and is taken
+// for one server: give it a method Unwrap() redis.UniversalClient, so that messages come from the server that has the key.
+//
 // On a quorum, see [NewQuorum]: the same with a minority of the nodes away, and through crashes in which nodes lose their
 // data. A quorum has no line: its waiters try again after pauses, and a newcomer may be faster.
 //
 // On all of them, the fencing token of a later lease is greater. It is the larger of a counter and the server's clock in
 // microseconds, so it goes on rising when the counter is lost in one of these ways, provided that the clock has not been
-// set back meanwhile, and that in a failover the clocks of the two servers differ by less than the time between the two
-// leases. So where fencing protects the resource, a second holder does no harm.
+// set back meanwhile, and that where another server takes over the clocks of the two differ by less than the time between the
+// two leases. So where fencing protects the resource, a second holder does no harm.
 //
 // Not promised: that a holder stops in time (see above); that clients which use SET NX PX and compare-and-delete on the
 // same key, as other libraries do, respect the line, though they exclude us and we exclude them. Such a client tells nobody

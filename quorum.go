@@ -39,7 +39,8 @@ func WithRestartQuarantine(d time.Duration) Option {
 
 // NewQuorum returns a Locker over an odd number of nodes, three at least, that know nothing of one another: a lock is
 // held by whom a majority of them says it is, and goes on while a majority can be reached. Each client reaches one node,
-// which may itself be a server, a failover group or a cluster. The clients stay the caller's.
+// which may itself be a server, a failover group or a cluster, but not a [redis.Ring], which loses the leases of the keys that it
+// moves. The clients stay the caller's.
 //
 // It is used like a Locker of [New], with these differences. Waiters do not stand in a line: they try again after pauses of
 // chance, and a newcomer may be faster. A failure of too many nodes matches [ErrNoQuorum] and carries a [NodeError] for each. State
