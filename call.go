@@ -105,6 +105,27 @@ func (t *countedToken) String() string { return "(token)" }
 // formerToken is the token whose lease is adopted, as an argument. Nobody asks how often it was written.
 func formerToken(r *request) any { return &countedToken{bytes: []byte(r.former)} }
 
+// silence is the error of a call that has no answer yet, after bound or, if that is 0, when its caller's time was over. It has the
+// cause, as far as the sender knows.
+func (c *call) silence(bound time.Duration) error {
+	if c.round != nil {
+		return c.round.reason(&noAnswerError{bound: bound})
+	}
+	quiet := &noAnswerError{bound: bound}
+	if s := c.with.Load(); s != nil { // otherwise it has not gone yet
+		quiet.cause = s.way.trouble(c.written() == 0)
+	}
+	return quiet
+}
+
+// unheard is the cause of a node that has not answered: with what is known of it, where silence is the cause.
+func (c *call) unheard(cause error) error {
+	if quiet, ok := cause.(*noAnswerError); ok {
+		return c.silence(quiet.bound)
+	}
+	return cause
+}
+
 func (c *call) written() sent { return sent(c.token.writes.Load()) }
 
 // newCall prepares the run of a script on keys of the request. What else the script is given is added.
@@ -184,9 +205,21 @@ func (c *call) read(err error) error {
 	})
 }
 
+// learn tells the sender how the way to the server was found.
+func (c *call) learn() {
+	met, isRead := c.err.(*fault.Error)
+	switch {
+	case c.err == nil, is[redis.Error](c.err):
+		c.with.Load().way.note(nil)
+	case isRead && met.Passes:
+		c.with.Load().way.note(met.Err)
+	}
+}
+
 // finish tells whoever waits for the call.
 func (c *call) finish() {
 	c.err = c.read(c.err)
+	c.learn()
 	if c.then != nil {
 		c.then(c.reply, c.err)
 		return

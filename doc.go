@@ -79,9 +79,13 @@
 // # Errors and contexts
 //
 // Every error is an [Error], and matches with errors.Is what it is about: [ErrHeld], [ErrLost], [ErrReleased], [ErrStale],
-// [ErrClosed], [ErrInvalid]. A context bounds the call, not the lease; a wait that it ends matches the context's error
-// and cause as well. Anything else is trouble with Redis, and wraps what go-redis said. An acquire that fails leaves no lock
-// behind: if it may have reached Redis it is undone there.
+// [ErrClosed], [ErrNoQuorum], [ErrInvalid]. A context bounds the call, not the lease; a wait that it ends matches the context's
+// error and cause as well.
+//
+// [ErrUnavailable] says that Redis gave no answer, or cannot serve now. Acquire and WithLock wait that out until their context ends.
+// Every other error of Redis would be met again: a password, rights, a client for another kind of Redis, a key of another type. It
+// ends a wait at once and says what to do, and names the key that is at fault where that is not the lock. What go-redis said is
+// inside of both. An acquire that fails leaves no lock behind: if it may have reached Redis it is undone there.
 //
 // The context that WithLock gives to its function, or [Lease.Context] to anybody, knows its lease: [FromContext] returns it. An
 // acquire of the same key with that context would wait for itself, so it is refused with ErrInvalid.

@@ -10,8 +10,8 @@ import (
 )
 
 // The reasons for which a call can fail, to be matched with [errors.Is]. An error of the library that
-// matches none of them and no context error is trouble with the server: [errors.As] then finds the error
-// of go-redis (a redis.Error, a net.Error) in it.
+// matches none of them and no context error is for somebody to mend: a password, rights, a client for another kind of Redis. It says
+// what, and [errors.As] finds the error of go-redis (a redis.Error, a net.Error) in it.
 var (
 	// ErrHeld: somebody else holds the lock. TryAcquire returns it at once; an Acquire whose context ended
 	// while it waited for the holder matches both it and the context's cause.
@@ -34,6 +34,11 @@ var (
 
 	// ErrInvalid: an argument cannot be used. Nothing is changed in Redis.
 	ErrInvalid = errors.New("invalid argument")
+
+	// ErrUnavailable: Redis gave no answer, or one that says that it cannot serve now: it is starting, fails over, is full or busy;
+	// of a quorum, a majority of the nodes. Acquire waits such trouble out; if its context ends meanwhile, the error matches the
+	// context's too. The cause is inside. An error that a later call would meet again, such as missing rights, is another.
+	ErrUnavailable = errors.New("redis is unavailable")
 )
 
 // Error is the error of every operation on a lock. It prints as
@@ -56,6 +61,16 @@ func (e *Error) Error() string {
 
 // Unwrap returns the reason.
 func (e *Error) Unwrap() error { return e.Err }
+
+// Is reports whether the reason is that Redis is unavailable. It is asked here, of the whole: one node of a quorum that cannot be reached
+// does not make the quorum unavailable.
+func (e *Error) Is(target error) bool { return target == ErrUnavailable && unavailable(e.Err) }
+
+// reported is a reason as hooks are told it: it matches as the Error would.
+type reported struct{ error }
+
+func (e reported) Unwrap() error        { return e.error }
+func (e reported) Is(target error) bool { return target == ErrUnavailable && unavailable(e.error) }
 
 // reason is the error without the operation that met it.
 func reason(err error) error {
@@ -103,6 +118,24 @@ type waitError struct {
 	ctxErr error // context.Canceled or DeadlineExceeded, which a cause of the caller's own would hide
 }
 
+// unanswered is ended for a call that waited for Redis. That no answer came until the caller's deadline says something about Redis, and
+// silence says it; that the caller cancelled says nothing, unless something had gone wrong by then.
+func unanswered(ctx context.Context, silence error) error {
+	quiet, isQuiet := silence.(*noAnswerError)
+	if isQuiet && (quiet.cause == nil || errors.Is(quiet.cause, errUnconnected)) && noWord(ctx) == nil {
+		silence = nil
+	}
+	return ended(ctx, silence)
+}
+
+// noWord is unanswered's silence where nobody knows more, nil if it says nothing.
+func noWord(ctx context.Context) error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return &noAnswerError{}
+	}
+	return nil
+}
+
 // ended reports a call that its context cut short; reason may be nil.
 func ended(ctx context.Context, reason error) error {
 	return &waitError{reason: reason, ended: context.Cause(ctx), ctxErr: ctx.Err()}
@@ -125,13 +158,26 @@ func (e *waitError) Unwrap() []error {
 	return errs
 }
 
-// noAnswerError is the end of one command's own bound, which is not the caller's deadline: it does not
-// match context.DeadlineExceeded, and like a net.Error it says that it is a timeout.
-type noAnswerError struct{ bound time.Duration }
+// noAnswerError is that no answer came within a command's own bound, or until the caller's context ended. The bound is not the caller's
+// deadline: the error does not match context.DeadlineExceeded, and like a net.Error it says that it is a timeout.
+type noAnswerError struct {
+	bound time.Duration // 0: the caller's
+	cause error         // what was met meanwhile on the way to the server; nil: nothing is known
+}
 
 func (e *noAnswerError) Error() string {
-	return fmt.Sprintf("no answer from redis within %v", e.bound.Round(time.Millisecond))
+	s := "no answer from redis"
+	if e.bound > 0 {
+		s += fmt.Sprintf(" within %v", e.bound.Round(time.Millisecond))
+	}
+	if e.cause != nil {
+		s += ": " + e.cause.Error()
+	}
+	return s
 }
+
+// Unwrap returns the cause.
+func (e *noAnswerError) Unwrap() error { return e.cause }
 
 // Timeout and Temporary report true: it is a net.Error.
 func (e *noAnswerError) Timeout() bool   { return true }
@@ -159,6 +205,19 @@ func transient(err error) bool {
 		return false
 	}
 	return fault.Passes(err)
+}
+
+// unavailable reports whether an error says that no answer came, or none that is of use now.
+func unavailable(err error) bool {
+	nodes, isVote := errors.AsType[*noQuorumError](err)
+	read, isRead := errors.AsType[*fault.Error](err)
+	switch {
+	case errors.Is(err, ErrHeld), errors.Is(err, ErrLost), errors.Is(err, ErrInvalid):
+		return false
+	case isVote:
+		return nodes.unavailable()
+	}
+	return is[*noAnswerError](err) || isRead && read.Passes
 }
 
 func is[E error](err error) bool {

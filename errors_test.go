@@ -22,12 +22,12 @@ import (
 // sentinels are all reasons that a caller may tell apart, by name.
 var sentinels = map[string]error{
 	"held": ErrHeld, "lost": ErrLost, "released": ErrReleased, "stale": ErrStale, "closed": ErrClosed, "no quorum": ErrNoQuorum,
-	"invalid": ErrInvalid, "canceled": context.Canceled, "deadline": context.DeadlineExceeded,
+	"invalid": ErrInvalid, "unavailable": ErrUnavailable, "canceled": context.Canceled, "deadline": context.DeadlineExceeded,
 }
 
 // kindsOf names the sentinels that an error matches, in a fixed order.
 func kindsOf(err error) (kinds []string) {
-	for _, name := range []string{"held", "lost", "released", "stale", "closed", "no quorum", "invalid", "canceled", "deadline"} {
+	for _, name := range []string{"held", "lost", "released", "stale", "closed", "no quorum", "invalid", "unavailable", "canceled", "deadline"} {
 		if errors.Is(err, sentinels[name]) {
 			kinds = append(kinds, name)
 		}
@@ -161,7 +161,7 @@ func TestEveryErrorIsWhatItSaysAndNothingElse(t *testing.T) {
 		// No answer within the bound, which is nobody's deadline.
 		slow := fault.Next(1, redistest.Cmd("evalsha")).Hold()
 		_, err = l.Inspect(ctx, "k")
-		check(err, `inspect "k": no answer from redis within 3s`)
+		check(err, `inspect "k": no answer from redis within 3s`, "unavailable")
 		slow.Release()
 		var timeout net.Error
 		require.ErrorAs(t, err, &timeout)
@@ -232,7 +232,7 @@ func TestAWaitThatEndsMatchesItsReasonTheCauseAndTheContext(t *testing.T) {
 }
 
 func TestNoAnswerIsATimeoutButNotTheCallersDeadline(t *testing.T) {
-	var err error = &noAnswerError{1234567 * time.Microsecond}
+	var err error = &noAnswerError{bound: 1234567 * time.Microsecond}
 	assert.EqualError(t, err, "no answer from redis within 1.235s")
 	var timeout net.Error
 	require.ErrorAs(t, err, &timeout)
@@ -267,7 +267,7 @@ func TestTransient(t *testing.T) {
 		fault.Read(serverSays("MOVED 7 127.0.0.1:6379"), fault.Place{Direct: true}): false,
 		fault.Read(errors.New("anything else"), fault.Place{}):                      true,
 		errors.New("anything else"):                                                 true,
-		&noAnswerError{time.Second}:                                                 true,
+		&noAnswerError{bound: time.Second}:                                          true,
 		errReply:                                                                    false,
 		fmt.Errorf("%w: 7", errReply):                                               false,
 		&replicasError{0, 1, time.Second}:                                           false,

@@ -34,6 +34,9 @@ func (g *gates) enter(ctx context.Context, closing <-chan struct{}, key string) 
 	}
 	reason = g.giveUp(key, turn)
 	if ctx.Err() != nil {
+		if reason == nil {
+			reason = noWord(ctx) // of the one that is in, too
+		}
 		return nil, ended(ctx, reason)
 	}
 	return nil, &waitError{reason: reason, ended: ErrClosed}

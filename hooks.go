@@ -106,6 +106,9 @@ func (o *options) acquired(ctx context.Context, e Event) {
 
 // hook runs the hooks of one event that take no context.
 func (o *options) hook(pick func(*Hooks) func(Event), e Event) {
+	if e.Err != nil {
+		e.Err = reported{e.Err}
+	}
 	for i := range o.hooks {
 		if hook := pick(&o.hooks[i]); hook != nil {
 			o.contain(func() { hook(e) })

@@ -308,13 +308,14 @@ func (k *keeper) turn(x *Lease, now moment) {
 
 // late sees to a renewal whose answer, or whose turn to be sent, has not come in time.
 func (k *keeper) late(x *Lease, flight *call, now moment) {
-	err := &noAnswerError{x.tardiness()}
 	if flight == nil {
+		err := &noAnswerError{bound: x.tardiness()}
 		if k.isSilent(k.l.store.lane(&x.r)) { // otherwise it is only held up by others
 			x.endanger(err)
 		}
 		return
 	}
+	err := flight.silence(x.tardiness())
 	k.l.store.withdraw(flight)
 	k.leave(x.lane, answerless)
 	_ = x.renewed(now, now, 0, err)

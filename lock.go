@@ -134,15 +134,16 @@ func (a *attempt) fail(err error) error { return &Error{Op: a.op, Key: a.key, Er
 
 // TryAcquire takes the lock if it is free and nobody waits for it; otherwise it answers [ErrHeld] at once. On any error no
 // lease is held, and what Redis may have done all the same is undone in the background. It waits for Redis no longer
-// than ctx, the TTL and 3 s allow, and tries once.
+// than ctx, the TTL and 3 s allow, and tries once. A client that could never connect gets the 3 s whatever the TTL is: by then
+// go-redis has said why.
 func (l *Locker) TryAcquire(ctx context.Context, key string, ttl time.Duration, opts ...Option) (*Lease, error) {
 	a := attempt{op: "acquire"}
 	return l.take(ctx, &a, (*Locker).try, key, ttl, opts)
 }
 
 // Acquire takes the lock, waiting for it in the order of arrival until ctx ends. Trouble with Redis that time can cure is
-// waited out as well; trouble that it cannot cure (a wrong type, missing rights) ends the wait at once. On any error no
-// lease is held; one that ended the wait matches the context's cause and what was last waited for.
+// waited out as well ([ErrUnavailable]); trouble that it cannot cure (a wrong type, missing rights) ends the wait at once. On any
+// error no lease is held; one that ended the wait matches the context's cause and what was last waited for.
 //
 // ctx bounds the call, not the lease. The lease is not renewed unless [WithAutoRenew] says so.
 func (l *Locker) Acquire(ctx context.Context, key string, ttl time.Duration, opts ...Option) (*Lease, error) {
@@ -252,7 +253,7 @@ func (l *Locker) ask(ctx context.Context, a *attempt, mode string) (x *Lease, st
 	x = l.lease(a, begun, ans.fence)
 	x.stray = n > 1
 	if x.deadline.reached(l.now()) {
-		return nil, true, &noAnswerError{bound} // or it would be a lease that nobody may trust
+		return nil, true, &noAnswerError{bound: bound} // or it would be a lease that nobody may trust
 	}
 	return x, false, nil
 }

@@ -120,6 +120,17 @@ func (q *quorum) checkLease(o *options, ttl time.Duration) error {
 	return nil
 }
 
+// unknown reports whether no majority was ever connected; see firstBound.
+func (q *quorum) unknown() bool {
+	known := 0
+	for _, n := range q.nodes {
+		if !n.way.unknown() {
+			known++
+		}
+	}
+	return known < q.majority()
+}
+
 // quarantineMillis is the quarantine as the scripts want it, rounded up.
 func (q *quorum) quarantineMillis() int64 {
 	return int64((q.quarantine + time.Millisecond - 1) / time.Millisecond)
@@ -150,14 +161,21 @@ func (q *quorum) acquire(ctx context.Context, r *request, _ string, bound time.D
 	t.ask(ctx)
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
-	select {
-	case <-t.decided:
-	case <-ctx.Done():
-		t.giveUp(ended(ctx, t.reason(nil)))
-	case <-timer.C:
-		t.giveUp(t.reason(&noAnswerError{patience}))
+	for {
+		select {
+		case <-t.decided:
+			return t.result()
+		case <-ctx.Done():
+			t.giveUp(ended(ctx, t.reason(noWord(ctx))))
+		case <-timer.C:
+			if patience < firstBound && q.unknown() {
+				timer.Reset(firstBound - patience)
+				patience = firstBound
+				continue
+			}
+			t.giveUp(t.reason(&noAnswerError{bound: patience}))
+		}
 	}
-	return t.result()
 }
 
 func (q *quorum) renew(ctx context.Context, r *request, bound time.Duration) (int, error) {
@@ -177,10 +195,10 @@ func (q *quorum) renew(ctx context.Context, r *request, bound time.Duration) (in
 		return o.n, o.err
 	case <-ctx.Done():
 		round.withdraw()
-		return 0, ended(ctx, round.reason(nil))
+		return 0, ended(ctx, round.reason(noWord(ctx)))
 	case <-timer.C:
 		round.withdraw()
-		return 0, round.reason(&noAnswerError{bound})
+		return 0, round.reason(&noAnswerError{bound: bound})
 	}
 }
 
@@ -216,14 +234,14 @@ func (q *quorum) release(ctx context.Context, r *request, mode string, bound tim
 			return what, 1, nil
 		}
 		if changed == nil {
-			return 0, 1, t.unfreed(&noAnswerError{bound})
+			return 0, 1, t.unfreed(&noAnswerError{bound: bound})
 		}
 		select {
 		case <-changed:
 		case <-timer.C:
 			late = true
 		case <-ctx.Done():
-			return 0, 1, ended(ctx, nil)
+			return 0, 1, ended(ctx, t.unfreed(noWord(ctx)))
 		}
 	}
 }
@@ -276,14 +294,14 @@ func (q *quorum) survey(ctx context.Context, sc *script, r *request, bound time.
 				replies[o.i] = o.reply
 			}
 		case <-ctx.Done():
-			unheard = ended(ctx, nil)
+			unheard = ended(ctx, noWord(ctx))
 		case <-timer.C:
-			unheard = &noAnswerError{bound}
+			unheard = &noAnswerError{bound: bound}
 		}
 	}
 	for i, c := range open {
 		q.nodes[i].withdraw(c)
-		errs[i] = unheard
+		errs[i] = c.unheard(unheard)
 	}
 	return replies, errs
 }
@@ -382,6 +400,18 @@ func (e *noQuorumError) transient() bool {
 		}
 	}
 	return e.nodes-hopeless >= e.nodes/2+1
+}
+
+// unavailable reports whether so few nodes gave an answer of use that no majority was to be had.
+func (e *noQuorumError) unavailable() bool {
+	missing := 0
+	for _, c := range e.causes {
+		young, isYoung := errors.AsType[*youngError](c.Err)
+		if unavailable(c.Err) || errors.Is(c.Err, errCrowded) || isYoung && young.left >= 0 {
+			missing++
+		}
+	}
+	return e.nodes-missing < e.nodes/2+1
 }
 
 // The causes that are no trouble of the node's. The first is not ErrHeld: one node that says so proves nothing.

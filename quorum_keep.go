@@ -128,8 +128,13 @@ func (r *round) reason(unheard error) error {
 	defer r.t.mu.Unlock()
 	errs := make([]error, len(r.errs))
 	for i, err := range r.errs {
-		if errs[i] = err; r.calls[i] != nil || err == errUnheard {
+		switch {
+		case r.calls[i] != nil:
+			errs[i] = r.calls[i].unheard(unheard)
+		case err == errUnheard:
 			errs[i] = unheard
+		default:
+			errs[i] = err
 		}
 	}
 	return r.t.q.shortOf(r.mine, errs)
@@ -311,6 +316,9 @@ func (t *tenure) release(late bool) (what int, settled bool, changed <-chan stru
 
 // unfreed names the nodes on which the key may still be.
 func (t *tenure) unfreed(unheard error) error {
+	if unheard == nil {
+		unheard = errUnheard
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	errs := make([]error, len(t.seats))

@@ -370,8 +370,10 @@ func (t *tenure) causes(unheard error) error {
 	agreed := 0
 	for i := range t.seats {
 		switch s := &t.seats[i]; {
-		case s.asked != nil, s.raise != nil:
-			errs[i] = unheard
+		case s.asked != nil:
+			errs[i] = s.asked.unheard(unheard)
+		case s.raise != nil:
+			errs[i] = s.raise.unheard(unheard)
 		case s.why != nil:
 			errs[i] = s.why
 		default:

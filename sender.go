@@ -26,6 +26,9 @@ const (
 	overdue = time.Second
 	// maxOverdue bounds the round trips that count no more, since each has a goroutine, and most a connection.
 	maxOverdue = 64
+	// firstBound is how long a call is waited for by a client that could never connect. By then go-redis, with its defaults, has said
+	// why.
+	firstBound = callBound
 	// silence is how long there may be no answer until the connections are suspected, and the slots of a cluster.
 	silence = 250 * time.Millisecond
 )
@@ -40,6 +43,7 @@ const (
 type sender struct {
 	client   redis.UniversalClient
 	topology *topology
+	way      *way
 	used     time.Time // of a node's: when it was last asked for, guarded by deployment.mu
 	fly      func()    // s.flight, bound once: a go statement with it allocates nothing
 	waits    sync.Pool // of *wait; not global, since a test's bubble may own its channels
@@ -64,7 +68,7 @@ type departure struct {
 }
 
 func newSender(client redis.UniversalClient, t *topology) *sender {
-	s := &sender{client: client, topology: t}
+	s := &sender{client: client, topology: t, way: &way{client: client}}
 	s.fly = s.flight
 	s.waits.New = func() any {
 		t := time.NewTimer(time.Hour)
@@ -89,16 +93,23 @@ func (s *sender) await(ctx context.Context, c *call, bound time.Duration, post f
 	c.wait, c.values.Context = w, ctx
 	post(c)
 	var err error
-	select {
-	case <-w.done:
-		w.timer.Stop()
-		s.waits.Put(w)
-		return c.reply, c.written(), c.err
-	case <-ctx.Done():
-		err = ended(ctx, nil)
-		w.timer.Stop()
-	case <-w.timer.C:
-		err = &noAnswerError{bound}
+	for err == nil {
+		select {
+		case <-w.done:
+			w.timer.Stop()
+			s.waits.Put(w)
+			return c.reply, c.written(), c.err
+		case <-ctx.Done():
+			err = unanswered(ctx, c.silence(0))
+			w.timer.Stop()
+		case <-w.timer.C:
+			if bound < firstBound && c.written() == 0 && s.way.unknown() {
+				w.timer.Reset(firstBound - bound)
+				bound = firstBound
+				continue
+			}
+			err = c.silence(bound)
+		}
 	}
 	if c.withdraw() {
 		s.waits.Put(w)

@@ -1,6 +1,7 @@
 package leasehold
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
@@ -106,7 +107,7 @@ func (s *stay) stand(ctx context.Context) (*Lease, error) {
 		woken := WokenByTick
 		switch {
 		case err != nil:
-			if over := s.over(ctx); over != nil {
+			if over := s.over(ctx, err); over != nil {
 				return nil, over
 			}
 			if !transient(err) {
@@ -124,7 +125,7 @@ func (s *stay) stand(ctx context.Context) (*Lease, error) {
 				x.stray = s.stray
 				return x, nil
 			}
-			if over := s.over(ctx); over != nil {
+			if over := s.over(ctx, nil); over != nil {
 				return nil, over
 			}
 			if slow++; slow == maxSlow {
@@ -176,7 +177,7 @@ func (s *stay) poll(ctx context.Context) (*Lease, error) {
 	if err == nil {
 		return x, nil
 	}
-	if over := s.over(ctx); over != nil {
+	if over := s.over(ctx, err); over != nil {
 		return nil, over
 	}
 	if !errors.Is(err, ErrHeld) && !transient(err) {
@@ -202,7 +203,7 @@ func (s *stay) sleep(ctx context.Context, pause time.Duration, woken Wake) (*Lea
 	case <-ctx.Done():
 	case <-s.l.closing.Done():
 	}
-	return nil, s.over(ctx)
+	return nil, s.over(ctx, nil)
 }
 
 // trust turns a message into a lease, or into nil: look.
@@ -253,13 +254,20 @@ func (s *stay) blame(reason error) {
 	s.l.gates.blame(s.a.key, reason)
 }
 
-// over is why the wait must end, if it must.
-func (s *stay) over(ctx context.Context) error {
+// over is why the wait must end, if it must. The error of the last look, if it had one, is what was waited for, unless it says no
+// more than that the wait is over.
+func (s *stay) over(ctx context.Context, last error) error {
+	reason := s.reason
+	if cut, isCut := last.(*waitError); !isCut {
+		reason = cmp.Or(last, reason)
+	} else if reason == nil {
+		reason = cut.reason
+	}
 	switch {
 	case ctx.Err() != nil:
-		return ended(ctx, s.reason)
+		return ended(ctx, reason)
 	case s.l.isClosed():
-		return &waitError{reason: s.reason, ended: ErrClosed}
+		return &waitError{reason: reason, ended: ErrClosed}
 	}
 	return nil
 }

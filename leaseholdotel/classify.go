@@ -10,21 +10,21 @@ import (
 
 // The outcomes of an acquire.
 const (
-	acquired   = "acquired"
-	held       = "held"        // TryAcquire: by another
-	timeout    = "timeout"     // the caller's deadline came while another held it
-	canceled   = "canceled"    // by the caller
-	closed     = "closed"      // the Locker was
-	lost       = "lost"        // Adopt: the token does not hold the key any more
-	invalid    = "invalid"     // what was given cannot be used
-	unanswered = "unanswered"  // Redis did not answer in time, the caller's or the library's
-	noQuorum   = "no_quorum"   // too few nodes of a quorum agreed
-	redisError = "redis_error" // any other trouble with Redis, or on the way to it
+	acquired    = "acquired"
+	held        = "held"        // TryAcquire: by another
+	timeout     = "timeout"     // the caller's deadline came while another held it
+	canceled    = "canceled"    // by the caller
+	closed      = "closed"      // the Locker was
+	lost        = "lost"        // Adopt: the token does not hold the key any more
+	invalid     = "invalid"     // what was given cannot be used
+	unavailable = "unavailable" // Redis did not answer, or cannot serve now
+	noQuorum    = "no_quorum"   // too few nodes of a quorum agreed
+	redisError  = "redis_error" // what stays until somebody mends it, such as missing rights
 )
 
 var (
-	failures = []string{held, timeout, canceled, closed, lost, invalid, unanswered, noQuorum, redisError}
-	troubles = []string{unanswered, noQuorum, redisError} // what can be wrong with a renewal
+	failures = []string{held, timeout, canceled, closed, lost, invalid, unavailable, noQuorum, redisError}
+	troubles = []string{unavailable, noQuorum, redisError} // what can be wrong with a renewal
 )
 
 // outcome classes the end of an acquire by who is to look into it. So a deadline that came is contention only if Redis had said
@@ -47,21 +47,19 @@ func outcome(ctx context.Context, err error) string {
 		return timeout
 	case is(leasehold.ErrHeld):
 		return held
+	case is(context.DeadlineExceeded) && !is(leasehold.ErrNoQuorum) && !is(leasehold.ErrUnavailable):
+		return timeout // it had come before anything was asked
 	}
 	return trouble(err)
 }
 
 // trouble classes an error of Redis' side.
 func trouble(err error) string {
-	var server interface{ RedisError() } // a redis.Error, without a dependency for its name
-	var late interface{ Timeout() bool } // a net.Error, a context's or the library's
 	switch {
 	case errors.Is(err, leasehold.ErrNoQuorum):
 		return noQuorum
-	case errors.As(err, &server):
-		return redisError // and if the deadline came as well, this is what had been waited out
-	case errors.As(err, &late) && late.Timeout():
-		return unanswered
+	case errors.Is(err, leasehold.ErrUnavailable):
+		return unavailable // and if the deadline came as well, this is what had been waited out
 	}
 	return redisError
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -151,12 +152,22 @@ func TestALeaseWhoseFunctionOutlivesCloseIsCountedAsClosed(t *testing.T) {
 	})
 }
 
+// errDenied is a server's answer that time does not change.
+type errDenied struct{}
+
+func (errDenied) Error() string {
+	return "NOPERM User app has no permissions to run the 'evalsha' command"
+}
+func (errDenied) RedisError() {}
+
 func TestJeopardyIsCountedOnceByTheFirstFailure(t *testing.T) {
 	for class, disturb := range map[string]func(fault *redistest.Fault){
-		"redis_error": func(fault *redistest.Fault) { fault.Next(2, scripts).Fail(errDown) },
-		"unanswered":  func(fault *redistest.Fault) { fault.Next(1, scripts).Delay(ttl / 2) },
+		"unavailable":  func(fault *redistest.Fault) { fault.Next(2, scripts).Fail(errDown) },
+		"unavailable ": func(fault *redistest.Fault) { fault.Next(1, scripts).Delay(ttl / 2) },
+		"redis_error":  func(fault *redistest.Fault) { fault.Next(2, scripts).Fail(errDenied{}) },
 	} {
 		t.Run(class, func(t *testing.T) {
+			class := strings.TrimSpace(class)
 			redistest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, dial dialFunc) {
 				o := report(t)
 				client := dial()

@@ -113,7 +113,7 @@ func TestTheSpanSaysHowAnAcquireEnded(t *testing.T) {
 			_, err := l.Adopt(t.Context(), "secret", "", ttl)
 			return err
 		}},
-		{"unanswered", codes.Error, func(t *testing.T, _ *miniredis.Miniredis, client *redis.Client, l *leasehold.Locker) error {
+		{"unavailable", codes.Error, func(t *testing.T, _ *miniredis.Miniredis, client *redis.Client, l *leasehold.Locker) error {
 			redistest.Faulty(client).Next(1, scripts).Delay(time.Minute)
 			_, err := l.TryAcquire(t.Context(), "secret", ttl)
 			return err
@@ -123,11 +123,17 @@ func TestTheSpanSaysHowAnAcquireEnded(t *testing.T) {
 			require.NoError(t, err)
 			return soon(t, l)
 		}},
-		{"redis_error", codes.Error, func(t *testing.T, _ *miniredis.Miniredis, client *redis.Client, l *leasehold.Locker) error {
+		{"unavailable", codes.Error, func(t *testing.T, _ *miniredis.Miniredis, client *redis.Client, l *leasehold.Locker) error {
 			redistest.Faulty(client).Every(scripts).Fail(errDown)
 			return soon(t, l) // its deadline is not what went wrong
 		}},
-		{"redis_error", codes.Error, func(t *testing.T, m *miniredis.Miniredis, _ *redis.Client, l *leasehold.Locker) error {
+		{"timeout", codes.Error, func(t *testing.T, _ *miniredis.Miniredis, _ *redis.Client, l *leasehold.Locker) error {
+			ctx, cancel := context.WithDeadline(t.Context(), time.Now())
+			defer cancel()
+			_, err := l.Acquire(ctx, "secret", ttl)
+			return err
+		}},
+		{"unavailable", codes.Error, func(t *testing.T, m *miniredis.Miniredis, _ *redis.Client, l *leasehold.Locker) error {
 			m.SetError("LOADING Redis is loading the dataset in memory")
 			defer m.SetError("")
 			return soon(t, l)

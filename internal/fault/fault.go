@@ -57,7 +57,24 @@ func Read(err error, at Place) error {
 	case errors.Is(err, errBroken), isMisconfigured(err):
 		return &Error{Err: err}
 	}
-	return &Error{Err: err, Passes: true} // the connection, its pool, or something of a hook's
+	return &Error{Err: Detached(err), Passes: true} // the connection, its pool, or something of a hook's
+}
+
+// Detached returns the error as one that matches no error of a context. No context of a caller reaches the client, but a dial that
+// takes too long matches context.DeadlineExceeded all the same, and callers take that for their own deadline.
+func Detached(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return detached{err}
+	}
+	return err
+}
+
+type detached struct{ err error }
+
+func (e detached) Error() string     { return e.err.Error() }
+func (e detached) As(target any) bool { return errors.As(e.err, target) }
+func (e detached) Is(target error) bool {
+	return target != context.DeadlineExceeded && target != context.Canceled && errors.Is(e.err, target)
 }
 
 // Passes reports whether time can cure an error, read or not.
