@@ -116,8 +116,9 @@ func (e *Env) Hold(key string, opts ...leasehold.Option) *leasehold.Lease {
 // Lose takes a lease from its holder, as a failover, an eviction or an operator may. When it returns the lease has ended
 // with leasehold.ErrLost, its contexts are over, and the lock is free for whoever comes first.
 //
-// A lease that is not held in this Redis, or an outage, makes the test fail. Where the test has no lease in its hands,
-// delete the key with [Env.Client]: the holder then hears of it at its next renewal.
+// A lease that is not held in this Redis, or an outage, makes the test fail. A fake that the code under test calls with the
+// context of its work finds the lease by leasehold.FromContext. Where the test can get no lease, delete the key with
+// [Env.Client]: the holder then hears of it at its next renewal.
 func (e *Env) Lose(lease *leasehold.Lease) {
 	e.t.Helper()
 	ctx := context.Background()
