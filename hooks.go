@@ -8,9 +8,10 @@ import (
 )
 
 // Hooks are called at the events of a lease's life; a nil one is skipped. Those of several [WithHooks] are called one after
-// another, and each Start is given the context of the one before. Hooks are called outside every lock, from the goroutine that
-// saw the event, so they must return soon: a slow hook delays the renewals of its Locker. They must be safe for concurrent use.
-// A panic in one is contained and logged.
+// another, and each Start is given the context of the one before. Hooks are called outside every lock, those with a context from
+// the goroutine of the acquire, the others from one of their own. What goes on waits for them, so they must return soon: a slow
+// hook delays the renewals of its Locker. They must be safe for concurrent use. A panic in one is contained and logged, and so is
+// an end of the goroutine, unless it is that of the acquire.
 type Hooks struct {
 	// Start is called before an acquire is first sent. The context that it returns, which may carry a span,
 	// is used for the call and given to the Acquired or GaveUp that always follows.
@@ -111,7 +112,13 @@ func (o *options) hook(pick func(*Hooks) func(Event), e Event) {
 	}
 	for i := range o.hooks {
 		if hook := pick(&o.hooks[i]); hook != nil {
-			o.contain(func() { hook(e) })
+			// In a goroutine of its own, which it may end, as a test's FailNow does: this one may be the renewer of all leases.
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				o.contain(func() { hook(e) })
+			}()
+			<-done
 		}
 	}
 }
@@ -136,10 +143,16 @@ func (o *options) log(level slog.Level, msg string, e Event) {
 
 // contain runs code of the user's.
 func (o *options) contain(f func()) {
+	returned := false
 	defer func() {
-		if p := recover(); p != nil && o.logger != nil {
+		switch p := recover(); {
+		case returned || o.logger == nil:
+		case p == nil:
+			o.logger.Error("leasehold: a hook ended its goroutine")
+		default:
 			o.logger.Error("leasehold: a hook panicked", "panic", fmt.Sprint(p))
 		}
 	}()
 	f()
+	returned = true
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -243,6 +244,33 @@ func TestAPanicInAnyHookIsContainedAndLogged(t *testing.T) {
 			assert.Contains(t, log.String(), hook+" panics")
 			assert.Contains(t, heard, hook, "a hook behind one that panics")
 		}
+	})
+}
+
+// As FailNow in a hook of a test does. Deadlines and renewals of all leases are in one goroutine's hands.
+func TestAHookThatEndsItsGoroutineEndsNothingElse(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party(WithAutoRenew(true))
+		exit := func(Event) { runtime.Goexit() }
+		x, err := p.TryAcquire(t.Context(), "x", 3*time.Second, WithHooks(Hooks{Renewed: exit, Jeopardy: exit, Lost: exit, Released: exit}))
+		require.NoError(t, err)
+		y, err := p.TryAcquire(t.Context(), "y", 3*time.Second)
+		require.NoError(t, err)
+		require.NoError(t, x.Renew(t.Context()), "the caller's goroutine neither")
+		time.Sleep(time.Minute)
+		assert.True(t, x.Valid())
+		assert.True(t, y.Valid())
+		p.fault.Every(runOf(renewScript)).Fail(errNetwork)
+		time.Sleep(4 * time.Second)
+		for _, lease := range []*Lease{x, y} {
+			select {
+			case <-lease.Done():
+			default:
+				assert.Fail(t, "no timer ended a lease", "%v", lease)
+			}
+		}
+		assert.Len(t, p.heard("lost"), 2)
+		assert.Contains(t, p.logged(), "leasehold: a hook ended its goroutine")
 	})
 }
 
