@@ -203,12 +203,13 @@ func ExampleLease_FencingToken() {
 	defer locker.Close()
 	var resource leasehold.Guard
 
-	first, err := locker.TryAcquire(ctx, "invoice:7", 10*time.Second)
+	first, err := locker.TryAcquire(ctx, "invoice:7", 50*time.Millisecond)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	server.FastForward(10 * time.Second) // the first holder is paused for longer than its TTL
+	<-first.Done()                            // the holder is paused for longer than its TTL,
+	server.FastForward(50 * time.Millisecond) // and so its key is gone
 	second, err := locker.TryAcquire(ctx, "invoice:7", 10*time.Second)
 	if err != nil {
 		fmt.Println(err)

@@ -69,9 +69,9 @@ func (e *TermError) Unwrap() error { return e.Err }
 // reason for that. So lead need not tell a loss from other errors; but to end Run for certain, end ctx. Before it stands
 // again, Run pauses for a sixth to a third of the TTL by chance, at most a second, so that others come first.
 //
-// While it is not elected, Run waits out trouble with Redis that time can cure. Other trouble, such as an invalid argument,
-// a wrong password or a closed Locker, ends it with the error of the acquire. If ctx ends meanwhile, the error matches the
-// context's error and its cause. When Run has returned it leads no more: the lock is released, or goes with its TTL.
+// While it is not elected, Run waits out trouble with Redis that time can cure (leasehold.ErrUnavailable). Other trouble, such
+// as an invalid argument, a wrong password, too few replicas or a closed Locker, ends it with the error of the acquire. If ctx
+// ends meanwhile, the error matches the context's error and its cause. When Run has returned it leads no more: the lock is released, or goes with its TTL.
 func Run(ctx context.Context, locker *leasehold.Locker, key string, ttl time.Duration, lead func(ctx context.Context, term *leasehold.Lease) error, opts ...leasehold.Option) error {
 	if lead == nil {
 		return &leasehold.Error{Op: "elect", Key: key, Err: fmt.Errorf("%w: the function is nil", leasehold.ErrInvalid)}

@@ -64,6 +64,9 @@ func ExampleEnv_Outage() {
 			t.Errorf("a lease of 10s did not outlive an outage of 5s: %v, %v", err, lease.Err())
 		}
 		env.Outage()
+		if _, err := env.Locker().TryAcquire(t.Context(), "invoice:8", 10*time.Second); !errors.Is(err, leasehold.ErrUnavailable) {
+			t.Errorf("got %v, want ErrUnavailable", err)
+		}
 		time.Sleep(10 * time.Second)
 		if !errors.Is(lease.Err(), leasehold.ErrLost) {
 			t.Errorf("a lease of 10s outlived an outage of 10s: %v", lease.Err())
