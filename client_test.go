@@ -105,7 +105,7 @@ func TestAReadTimeoutBelowThatOfReplicasGivesUpBefore(t *testing.T) {
 	s := redistest.Server(t)
 	for timeout, replicas := range map[time.Duration]bool{100 * time.Millisecond: false, 2 * time.Second: true} {
 		c := s.Client(once, func(o *redis.Options) { o.ReadTimeout = timeout })
-		_, err := process(t, c).TryAcquire(t.Context(), "k", time.Minute, WithReplicas(1, 300*time.Millisecond))
+		_, err := process(t, c).TryAcquire(t.Context(), timeout.String(), time.Minute, WithReplicas(1, 300*time.Millisecond))
 		require.Error(t, err)
 		assert.Equal(t, replicas, is[*replicasError](err), "%v: %v", timeout, err)
 	}

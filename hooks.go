@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
+	"sync"
 	"time"
 )
 
@@ -19,8 +21,11 @@ type Hooks struct {
 
 	Acquired func(ctx context.Context, e Event) // a lease was won
 	GaveUp   func(ctx context.Context, e Event) // an acquire ended without a lease
-	Renewed  func(e Event)                      // by hand or in the background
-	Jeopardy func(e Event)                      // the first renewal that failed or is late after one that did not
+	// Retrying: an acquire that waits found Redis unavailable, and goes on. A Locker tells it once in 10 s at most, however many of its
+	// acquires wait; Stats.Retried counts every time.
+	Retrying func(e Event)
+	Renewed  func(e Event) // by hand or in the background
+	Jeopardy func(e Event) // the first renewal that failed or is late after one that did not
 	// One of Lost, Released and Detached is called once for every lease. Lost: it ended without being released, or its release found that the key
 	// was gone or somebody else's.
 	Lost func(e Event)
@@ -37,14 +42,14 @@ type Event struct {
 	Owner        string // the label of WithOwner
 	FencingToken int64  // 0 before the lease is won
 
-	Waited time.Duration // Acquired, GaveUp: since the call
-	Looks  int           // Acquired, GaveUp: commands sent for it
+	Waited time.Duration // Acquired, GaveUp, Retrying: since the call
+	Looks  int           // Acquired, GaveUp, Retrying: commands sent for it
 	Woken  Wake          // Acquired: what led to the last look
 
 	Held  time.Duration // Lost, Released, Detached: from the sending of the acquire to the end of the lease
 	Loss  Loss          // Lost: the kind of reason
 	Clean bool          // Released: Redis confirmed that the key was ours and has been given up
-	Err   error         // GaveUp, Jeopardy, Lost, a release that is not clean: the reason
+	Err   error         // GaveUp, Retrying, Jeopardy, Lost, a release that is not clean: the reason
 }
 
 // Wake says what ended the wait of an acquire.
@@ -123,6 +128,45 @@ func (o *options) hook(pick func(*Hooks) func(Event), e Event) {
 	}
 }
 
+// hears reports whether anybody would be told of an event that is a line in the log as well.
+func (o *options) hears(pick func(*Hooks) func(Event)) bool {
+	return o.logger != nil || slices.ContainsFunc(o.hooks, func(h Hooks) bool { return pick(&h) != nil })
+}
+
+// retryNews is the shortest time between two tellings of a Locker that Redis is unavailable.
+const retryNews = 10 * time.Second
+
+// retrying tells that a wait found Redis unavailable and goes on: rarely, for an outage is news of the Locker's and not of each wait.
+func (l *Locker) retrying(a *attempt, err error) {
+	l.stats.retried.Add(1)
+	if !a.o.hears(onRetrying) || !l.retries.due(retryNews) {
+		return
+	}
+	e := a.event(0)
+	e.Waited, e.Looks, e.Err = time.Since(a.begun), a.looks, err
+	a.o.hook(onRetrying, e)
+	a.o.log(slog.LevelWarn, "leasehold: waiting for redis", e)
+}
+
+// rarely says when something is to be told that happens often.
+type rarely struct {
+	mu   sync.Mutex
+	last time.Time
+}
+
+// due reports whether it was told the last time long enough ago, and notes that it is told now.
+func (r *rarely) due(every time.Duration) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	if !r.last.IsZero() && now.Sub(r.last) < every {
+		return false
+	}
+	r.last = now
+	return true
+}
+
+func onRetrying(h *Hooks) func(Event) { return h.Retrying }
 func onRenewed(h *Hooks) func(Event)  { return h.Renewed }
 func onJeopardy(h *Hooks) func(Event) { return h.Jeopardy }
 func onLost(h *Hooks) func(Event)     { return h.Lost }

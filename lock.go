@@ -33,6 +33,7 @@ type Locker struct {
 	gates    gates
 	wakes    *wakes // nil: there is no line, as in a quorum
 	stats    counters
+	retries  rarely
 
 	closing  context.Context // ends when Close begins
 	close    context.CancelFunc

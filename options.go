@@ -131,7 +131,8 @@ func WithHooks(h Hooks) Option {
 	return Option{func(o *options) { o.hooks = append(slices.Clip(o.hooks), h) }}
 }
 
-// WithLogger has one line written for every loss, jeopardy and failed release, with the key, the fencing
+// WithLogger has one line written for every loss, jeopardy and failed release, and once in 10 s at most for waits on a Redis
+// that is unavailable, with the key, the fencing
 // token, the owner label and the reason, never with the token. Nil, the default, is silence.
 func WithLogger(log *slog.Logger) Option {
 	return Option{func(o *options) { o.logger = log }}

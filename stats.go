@@ -9,6 +9,7 @@ type Stats struct {
 
 	Acquired int64
 	GaveUp   int64
+	Retried  int64 // times that an acquire which waits found Redis unavailable
 	Renewed  int64
 	Failed   int64 // renewals without a yes
 	Lost     int64 // a lease that has ended is counted here, or in one of the next two
@@ -25,7 +26,7 @@ type Stats struct {
 // counters are the Stats as they are counted.
 type counters struct {
 	waiting                             atomic.Int64
-	gaveUp, renewals, failures          atomic.Int64
+	gaveUp, retried, renewals, failures atomic.Int64
 	losses, releases, unclean, detached atomic.Int64
 	atOnce, byMessage, byExpiry, byTick atomic.Int64
 }
@@ -37,6 +38,7 @@ func (l *Locker) Stats() Stats {
 		Held:      l.keeper.len(),
 		Waiting:   int(c.waiting.Load()),
 		GaveUp:    c.gaveUp.Load(),
+		Retried:   c.retried.Load(),
 		Renewed:   c.renewals.Load(),
 		Failed:    c.failures.Load(),
 		Lost:      c.losses.Load(),

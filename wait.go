@@ -128,6 +128,7 @@ func (s *stay) stand(ctx context.Context) (*Lease, error) {
 			if over := s.over(ctx, nil); over != nil {
 				return nil, over
 			}
+			s.blame(&noAnswerError{bound: s.a.ttl - margin(s.a.ttl)})
 			if slow++; slow == maxSlow {
 				s.stray = true // undone: others may be quick enough
 				return nil, nil
@@ -245,13 +246,16 @@ func (s *stay) plausible(fence int64) bool {
 	return s.next > 0 && fence >= s.next && fence-s.next <= (since+margin(since)).Microseconds()
 }
 
-// blame notes what the stay waits for.
+// blame notes what the stay waits for, and tells it if that is Redis.
 func (s *stay) blame(reason error) {
 	if errors.Is(reason, ErrHeld) && s.reason == reason {
 		return // most often
 	}
 	s.reason = reason
 	s.l.gates.blame(s.a.key, reason)
+	if unavailable(reason) {
+		s.l.retrying(s.a, reason)
+	}
 }
 
 // over is why the wait must end, if it must. The error of the last look, if it had one, is what was waited for, unless it says no

@@ -53,7 +53,9 @@ func (w *way) trouble(unsent bool) error {
 }
 
 // unknown reports whether nothing was ever heard on the way, neither an answer nor an error, and there is no connection.
-func (w *way) unknown() bool { return !w.heard.Load() && w.last.Load() == nil && w.unconnected() != nil }
+func (w *way) unknown() bool {
+	return !w.heard.Load() && w.last.Load() == nil && w.unconnected() != nil
+}
 
 var errUnconnected = errors.New("no connection was made")
 

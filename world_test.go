@@ -159,6 +159,7 @@ func (p *party) hooks() Hooks {
 		Start:    func(ctx context.Context, e Event) context.Context { note("start")(e); return ctx },
 		Acquired: with("acquired"),
 		GaveUp:   with("gave up"),
+		Retrying: note("retrying"),
 		Renewed:  note("renewed"),
 		Jeopardy: note("jeopardy"),
 		Lost:     note("lost"),
@@ -228,6 +229,7 @@ func (p *party) audit() {
 	s := p.Stats()
 	assert.EqualValues(t, n["acquired"], s.Acquired)
 	assert.EqualValues(t, n["gave up"], s.GaveUp)
+	assert.LessOrEqual(t, int64(n["retrying"]), s.Retried)
 	assert.EqualValues(t, n["renewed"], s.Renewed)
 	assert.EqualValues(t, n["lost"], s.Lost)
 	assert.EqualValues(t, n["released"], s.Released+s.Unclean)

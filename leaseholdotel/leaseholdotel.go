@@ -49,7 +49,8 @@ const (
 // own go into another WithHooks; given after these, its Start gets the context with the span.
 //
 // An error is the meter's, who could not make an instrument; the hooks are then empty. Renewed is always nil: renewals are
-// the most frequent event by far, and Observe reports them at no cost to each.
+// the most frequent event by far, and Observe reports them at no cost to each. So is Retrying, which is told rarely: Observe reports
+// each time.
 func Hooks(opts ...Option) (leasehold.Hooks, error) {
 	r, err := newRecorder(newConfig(opts))
 	if err != nil {

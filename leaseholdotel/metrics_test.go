@@ -237,6 +237,13 @@ func TestHeldAndWaitingAreTheLockers(t *testing.T) {
 		require.Error(t, lease.Renew(t.Context()))
 		assert.Equal(t, map[string]int{"renewed": 3, "failed": 1}, o.counts("leasehold.renewals"))
 
+		assert.Empty(t, o.counts("leasehold.retries"))
+		waiting, cancel = context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		_, err = l.Acquire(waiting, "other", ttl)
+		require.ErrorIs(t, err, leasehold.ErrUnavailable)
+		assert.Equal(t, map[string]int{"": int(l.Stats().Retried)}, o.counts("leasehold.retries"))
+
 		require.Error(t, lease.Release(t.Context()))
 		assert.Empty(t, o.counts("leasehold.held"))
 		assert.Empty(t, o.counts("leasehold.waiting"))

@@ -9,8 +9,8 @@ import (
 	"github.com/go-leasehold/leasehold"
 )
 
-// Observe reports, whenever metrics are collected, what the Locker counts itself: the leases held, the acquires that wait, and
-// the renewals. They are read from [leasehold.Locker.Stats] and not made of events, which may be missed, so what is held or
+// Observe reports, whenever metrics are collected, what the Locker counts itself: the leases held, the acquires that wait and how
+// often they found Redis unavailable, and the renewals. They are read from [leasehold.Locker.Stats] and not made of events, which may be missed, so what is held or
 // waits is never negative and does not drift.
 //
 // Unregister the result when the Locker has been closed. Lockers that report to one provider need an attribute that tells
@@ -19,7 +19,7 @@ func Observe(l *leasehold.Locker, opts ...Option) (metric.Registration, error) {
 	c := newConfig(opts)
 	c.metricKey = false
 	m := c.meters.Meter(scope)
-	var errs [3]error
+	var errs [4]error
 	held, err := m.Int64ObservableUpDownCounter("leasehold.held", metric.WithUnit("{lease}"),
 		metric.WithDescription("Leases that have not ended."))
 	errs[0] = err
@@ -29,6 +29,9 @@ func Observe(l *leasehold.Locker, opts ...Option) (metric.Registration, error) {
 	renewals, err := m.Int64ObservableCounter("leasehold.renewals", metric.WithUnit("{renewal}"),
 		metric.WithDescription("Renewals, by hand or in the background, by outcome."))
 	errs[2] = err
+	retries, err := m.Int64ObservableCounter("leasehold.retries", metric.WithUnit("{retry}"),
+		metric.WithDescription("Times that an acquire which waits found Redis unavailable."))
+	errs[3] = err
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, err
 	}
@@ -39,6 +42,7 @@ func Observe(l *leasehold.Locker, opts ...Option) (metric.Registration, error) {
 		o.ObserveInt64(waiting, int64(s.Waiting), all)
 		o.ObserveInt64(renewals, s.Renewed, yes)
 		o.ObserveInt64(renewals, s.Failed, no)
+		o.ObserveInt64(retries, s.Retried, all)
 		return nil
-	}, held, waiting, renewals)
+	}, held, waiting, renewals, retries)
 }

@@ -71,7 +71,7 @@ func Detached(err error) error {
 
 type detached struct{ err error }
 
-func (e detached) Error() string     { return e.err.Error() }
+func (e detached) Error() string      { return e.err.Error() }
 func (e detached) As(target any) bool { return errors.As(e.err, target) }
 func (e detached) Is(target error) bool {
 	return target != context.DeadlineExceeded && target != context.Canceled && errors.Is(e.err, target)

@@ -1,0 +1,172 @@
+package leasehold
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A wait on a Redis that is not there is told: at once, with the cause, and then rarely.
+
+func TestAWaitOnABrokenRedisIsToldAtOnceAndThenRarely(t *testing.T) {
+	for name, trouble := range trouble {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, w *world) {
+				p := w.party(WithOwner("worker 7"))
+				_, err := p.Inspect(t.Context(), "k")
+				require.NoError(t, err)
+				trouble.begin(w, p)
+				begun := time.Now()
+				got := beside(func() (*Lease, error) { return p.Acquire(t.Context(), "k", time.Minute) })
+				time.Sleep(65 * time.Second)
+				told := p.heard("retrying")
+				trouble.end(w, p)
+				r := <-got
+				require.NoError(t, r.err)
+
+				require.Contains(t, []int{6, 7}, len(told), "at a look, once in 10 s at most")
+				assert.LessOrEqual(t, told[0].at.Sub(begun), callBound)
+				for i, e := range told {
+					if i > 0 {
+						assert.GreaterOrEqual(t, e.at.Sub(told[i-1].at), 10*time.Second)
+						assert.LessOrEqual(t, e.at.Sub(told[i-1].at), 13*time.Second)
+					}
+					assert.Equal(t, []string{"unavailable"}, kindsOf(e.Err))
+					assert.Equal(t, "k", e.Key)
+					assert.Equal(t, "worker 7", e.Owner)
+					assert.Equal(t, e.at.Sub(begun), e.Waited)
+					assert.Positive(t, e.Looks)
+				}
+				lines := strings.Count(p.logged(), `level=WARN msg="leasehold: waiting for redis" key=k fencing_token=0 owner="worker 7" reason=`)
+				assert.Equal(t, len(p.heard("retrying")), lines)
+				assert.Contains(t, p.logged(), fmt.Sprintf("%q", told[1].Err.Error()))
+				assert.GreaterOrEqual(t, p.Stats().Retried, int64(20), "each look counts")
+				assert.Less(t, p.Stats().Retried, int64(120))
+			})
+		})
+	}
+}
+
+func TestManyWaitsAreToldOfAsOne(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		p.fault.Every(nil).Fail(errNetwork)
+		ctx, cancel := context.WithTimeout(t.Context(), 25*time.Second)
+		defer cancel()
+		for i := range 300 {
+			go func() { _, _ = p.Acquire(ctx, fmt.Sprint(i%3), time.Minute) }() // a hundred at each of three gates
+		}
+		time.Sleep(24 * time.Second)
+		assert.Len(t, p.heard("retrying"), 3)
+		assert.Less(t, p.Stats().Retried, int64(300), "those at a gate do not look")
+		<-ctx.Done()
+		synctest.Wait()
+		assert.Len(t, p.heard("gave up"), 300)
+	})
+}
+
+func TestNothingIsToldOfAWaitForAHolder(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		w.take("k", 20*time.Second)
+		_, err := p.Acquire(t.Context(), "k", time.Minute)
+		require.NoError(t, err)
+		w.m.SetError("NOPERM no")
+		_, err = p.Acquire(t.Context(), "other", time.Minute)
+		w.m.SetError("")
+		require.Error(t, err, "which says it")
+		w.m.SetError("LOADING")
+		_, err = p.TryAcquire(t.Context(), "other", time.Minute)
+		w.m.SetError("")
+		require.Error(t, err, "which says it")
+		assert.Empty(t, p.heard("retrying"))
+		assert.Zero(t, p.Stats().Retried)
+	})
+}
+
+// Nobody may use up the telling of another who listens.
+func TestAWaitThatNobodyListensToIsNotTheOneThatIsTold(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		p.fault.Every(nil).Fail(errNetwork)
+		deaf := New(p.store.(*deployment).client)
+		t.Cleanup(func() { _ = deaf.Close() })
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		go func() { _, _ = deaf.Acquire(ctx, "a", time.Minute) }()
+		time.Sleep(time.Second)
+		var log bytes.Buffer
+		_, err := deaf.Acquire(ctx, "b", time.Minute, WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		require.ErrorIs(t, err, ErrUnavailable)
+		assert.Equal(t, 1, strings.Count(log.String(), "waiting for redis"))
+	})
+}
+
+// A server that answers, but never in time for the lease to be of use, is as good as none.
+func TestAWaitWhoseAnswersComeTooLateIsTold(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		_, err := p.Inspect(t.Context(), "k")
+		require.NoError(t, err)
+		p.fault.Every(nil).Delay(50 * time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = p.Acquire(ctx, "k", 20*time.Millisecond)
+		require.Equal(t, []string{"unavailable", "deadline"}, kindsOf(err))
+		require.Len(t, p.heard("retrying"), 1)
+		assert.ErrorContains(t, p.heard("retrying")[0].Err, "no answer from redis within 18ms")
+		p.fault.Clear()
+		time.Sleep(time.Minute)
+	})
+}
+
+func TestAWaitOnAQuorumThatIsNotThereIsTold(t *testing.T) {
+	for name, tt := range map[string]struct {
+		prepare func(nodes []*fakeNode, q *fakeQuorum)
+		says    string // nothing is told if it is ""
+	}{
+		"in quarantine": {func(nodes []*fakeNode, _ *fakeQuorum) {
+			for _, n := range nodes {
+				n.forget()
+			}
+		}, ": restarted, and in quarantine for another 1m1s"},
+		"away": {func(_ []*fakeNode, q *fakeQuorum) { q.wires[0].Refuse(); q.wires[1].Refuse() }, "; node 0: "},
+		"one away, and held": {func(nodes []*fakeNode, q *fakeQuorum) {
+			q.wires[0].Refuse()
+			_ = nodes[1].Set("k", "other")
+			_ = nodes[2].Set("k", "other")
+		}, ""},
+		"the votes were split": {func(nodes []*fakeNode, _ *fakeQuorum) { _ = nodes[1].Set("k", "other"); _ = nodes[2].Set("k", "third") }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			quorumBubble(t, 3, func(t *testing.T, nodes []*fakeNode, join joinFunc) {
+				var told []Event
+				q := join(WithRestartQuarantine(time.Minute), WithHooks(Hooks{Retrying: func(e Event) { told = append(told, e) }}))
+				tt.prepare(nodes, q)
+				ctx, cancel := context.WithTimeout(t.Context(), 25*time.Second)
+				defer cancel()
+				_, err := q.Acquire(ctx, "k", 10*time.Second)
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				q.wires[0].Pass()
+				q.wires[1].Pass()
+				if tt.says == "" {
+					assert.Empty(t, told)
+					assert.Zero(t, q.Stats().Retried)
+					return
+				}
+				require.Len(t, told, 3)
+				assert.ErrorContains(t, told[0].Err, tt.says)
+				assert.ErrorIs(t, told[0].Err, ErrUnavailable)
+				assert.Greater(t, q.Stats().Retried, int64(3))
+			})
+		})
+	}
+}
