@@ -18,6 +18,6 @@ if owner ~= ARGV[1] then
   -- include lost.lua
   return why
 end
-redis.call('PEXPIRE', KEYS[1], px)
+redis.call('PEXPIRE', KEYS[1], px) -- a write even where it changes nothing: WithReplicas has a WAIT behind it (replicas.go)
 local n = KEYS[2] and redis.pcall('ZCARD', KEYS[2]) -- of no use to the renewal, so no reason to fail it
 return type(n) == 'number' and n or 0

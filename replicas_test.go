@@ -169,3 +169,26 @@ func TestAClientThatBreaksWhileReplicasAreAskedIsTheErrorOfTheCall(t *testing.T)
 		})
 	}
 }
+
+// A WAIT is about the writes before it. A renewal that wrote nothing, as one in the millisecond of its acquire might, would have a WAIT
+// that is about none.
+func TestARenewalIsAlwaysAWriteThatReplicasGet(t *testing.T) {
+	t.Parallel()
+	s := redistest.Server(t)
+	redistest.Replica(t, s)
+	c := s.Client()
+	offset := func() (n int64) {
+		_, err := fmt.Sscan(c.InfoMap(t.Context(), "replication").Val()["Replication"]["master_repl_offset"], &n)
+		require.NoError(t, err)
+		return n
+	}
+	grows := func(script string) int64 {
+		before := offset()
+		require.NoError(t, c.Eval(t.Context(), script, []string{"k"}, "me", 60_000).Err())
+		return offset() - before
+	}
+	const take = "redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])\n"
+	for range 20 { // most of them in one millisecond
+		assert.Greater(t, grows(take+renewScript.src), grows(take+"return 1")+10)
+	}
+}

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -278,4 +280,64 @@ func TestCloseWaitsForWhatIsUnderWay(t *testing.T) {
 			requireGranted(t, <-out)
 		}
 	})
+}
+
+// Code of the user's that runs when a connection is made can break under a command as under a subscription. The call has an error
+// within its bound then, no goroutine of ours lets the breaking through, and the next call is as any other.
+func TestHooksThatBreakWhenAConnectionIsMadeAreTheErrorOfTheCall(t *testing.T) {
+	ways := map[string]func(t *testing.T, client func() redis.UniversalClient) (*Locker, []Option){
+		"a call": func(_ *testing.T, client func() redis.UniversalClient) (*Locker, []Option) { return New(client()), nil },
+		"with replicas": func(_ *testing.T, client func() redis.UniversalClient) (*Locker, []Option) {
+			return New(client()), []Option{WithReplicas(1, time.Millisecond)}
+		},
+		"a quorum": func(t *testing.T, client func() redis.UniversalClient) (*Locker, []Option) {
+			q, err := NewQuorum([]redis.UniversalClient{client(), client(), client()}, WithRestartQuarantine(0))
+			require.NoError(t, err)
+			return q, nil
+		},
+	}
+	for name, put := range brokenHooks {
+		for how, end := range map[string]func(){"panics": func() { panic("no") }, "exits": runtime.Goexit} {
+			if how == "exits" && strings.Contains(name, "dial") {
+				continue // go-redis dials in a goroutine of its own, and waits for it for ever
+			}
+			for way, locker := range ways {
+				t.Run(name+" "+how+" in "+way, func(t *testing.T) {
+					t.Parallel()
+					var broken atomic.Bool
+					broken.Store(true)
+					hook := func() {
+						if broken.Load() {
+							end()
+						}
+					}
+					l, opts := locker(t, func() redis.UniversalClient {
+						m, _ := redistest.Mini(t)
+						o := &redis.Options{Addr: m.Addr(), MaxRetries: -1, DialerRetries: 1}
+						o.Dialer = redis.NewDialer(o)
+						added := put(o, hook)
+						c := redis.NewClient(o)
+						t.Cleanup(func() { _ = c.Close() })
+						if added != nil {
+							c.AddHook(added)
+						}
+						return c
+					})
+					var all sync.WaitGroup
+					for i := range 5 {
+						all.Go(func() {
+							_, err := l.TryAcquire(t.Context(), fmt.Sprint("k", i), time.Minute, opts...)
+							assert.Error(t, err)
+						})
+					}
+					all.Wait()
+					broken.Store(false)
+					x, err := l.TryAcquire(t.Context(), "k", time.Minute)
+					require.NoError(t, err)
+					require.NoError(t, x.Release(t.Context()))
+					require.NoError(t, l.Close())
+				})
+			}
+		}
+	}
 }

@@ -1,0 +1,86 @@
+package leasehold
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestStuckRoundTripsDoNotHoldUpOthers(t *testing.T) {
+	onSenderBench(t, func(t *testing.T, b *senderBench) {
+		release := b.trips.hold(2)
+		dead := b.sendMany(2)
+		for i := range 5 {
+			out := <-b.send(t.Context(), fmt.Sprint("other", i), callBound)
+			requireGranted(t, out)
+			assert.LessOrEqual(t, out.took, 2*stuck)
+			time.Sleep(time.Duration(i) * stuck / 2)
+		}
+		release()
+		for _, out := range dead {
+			requireGranted(t, <-out)
+		}
+	})
+}
+
+func TestRoundTripsAreBoundedWhenAllAreStuck(t *testing.T) {
+	onSenderBench(t, func(t *testing.T, b *senderBench) {
+		release := b.trips.hold(-1)
+		var all []<-chan outcome
+		for i := range 2 * maxFlights {
+			all = append(all, b.send(t.Context(), fmt.Sprint("k", i), callBound))
+			time.Sleep(stuck + 2*time.Millisecond)
+		}
+		assert.Equal(t, maxFlights, b.trips.most)
+		release()
+		for _, out := range all {
+			requireGranted(t, <-out)
+		}
+		assert.Len(t, b.trips.sizes, maxFlights+1)
+	})
+}
+
+// Two dead connections, or a hook that hangs, would otherwise make every later call wait for a third round trip, and sixteen would
+// be the end.
+func TestRoundTripsThatAreStuckForEverDoNotCountForEver(t *testing.T) {
+	onSenderBench(t, func(t *testing.T, b *senderBench) {
+		const dead = 2 * maxFlights
+		release := b.trips.hold(dead)
+		var hang []<-chan outcome
+		for i := range dead {
+			hang = append(hang, b.send(t.Context(), fmt.Sprint("dead", i), time.Hour))
+			time.Sleep(overdue / maxFlights)
+		}
+		require.Equal(t, dead, b.trips.peak())
+		time.Sleep(overdue)
+		for i := range 3 {
+			out := <-b.send(t.Context(), fmt.Sprint("k", i), callBound)
+			requireGranted(t, out)
+			assert.LessOrEqual(t, out.took, lead, "it waited for those that are stuck")
+		}
+		assert.False(t, b.d.isIdle())
+		release()
+		for _, out := range hang {
+			requireGranted(t, <-out)
+		}
+		synctest.Wait()
+		assert.True(t, b.d.isIdle())
+
+		// They are bounded all the same.
+		release = b.trips.hold(-1)
+		for i := range 20 * maxFlights {
+			hang = append(hang, b.send(t.Context(), fmt.Sprint("more", i), time.Hour))
+			time.Sleep(overdue / maxFlights)
+		}
+		assert.Equal(t, maxFlights+maxOverdue, b.trips.peak())
+		release()
+		for _, out := range hang[dead:] {
+			requireGranted(t, <-out)
+		}
+	}, func(o *redis.Options) { o.PoolSize = 1000 })
+}
