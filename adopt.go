@@ -62,14 +62,14 @@ func (x *Lease) Detach() string {
 	if reason(x.end(mine)) != mine {
 		return ""
 	}
+	x.l.keeper.withdraw(x) // a renewal that has been sent only lengthens the key, if nobody has adopted it
+	if x.r.tenure != nil {
+		x.r.tenure.detach()
+	}
 	e := x.r.event(x.fence)
 	e.Held = x.held // it does not change any more
 	x.l.stats.detached.Add(1)
 	x.r.o.hook(onDetached, e)
-	x.l.keeper.withdraw(x) // one that has been sent only lengthens the key, if nobody has adopted it
-	if x.r.tenure != nil {
-		x.r.tenure.detach()
-	}
 	return x.r.token
 }
 
