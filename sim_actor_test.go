@@ -138,10 +138,55 @@ func (a *simActor) use(x *Lease, auto bool, called time.Time) {
 		}
 	}
 	a.h.judge.ends(mine)
-	if !auto && a.chance(a.h.forgets) {
+	switch {
+	case !auto && a.chance(a.h.forgets):
+	case a.chance(a.h.passes):
+		a.pass(x)
+	default:
+		a.release(x)
+	}
+}
+
+// pass has another host adopt the lease, or the same one, which uses it then.
+func (a *simActor) pass(x *Lease) {
+	valid, well, until := x.Valid(), a.p.well(time.Now()), x.ValidUntil()
+	token := x.Detach()
+	if detached := errors.As(x.Err(), new(*detachedError)); detached != (token != "") {
+		a.fail("detached %v, with token %q: %v", detached, token, x.Err())
+	}
+	if token == "" {
+		a.release(x)
 		return
 	}
-	a.release(x)
+	if !valid {
+		a.fail("a lease that was over is detached")
+	}
+	b := *a
+	b.p = a.h.hosts[a.rng.IntN(len(a.h.hosts))]
+	for range 3 {
+		a.pause(a.h.think)
+		begun, ttl, auto := time.Now(), a.ttl(), a.chance(a.h.renews)
+		well = well && b.p.well(begun)
+		patience := []time.Duration{a.h.slow, time.Second, time.Minute}[a.rng.IntN(3)]
+		ctx, cancel := context.WithTimeoutCause(context.Background(), patience, errPatience)
+		y, err := b.p.locker.Adopt(ctx, x.Key(), token, ttl, WithAutoRenew(auto))
+		over := ctx.Err() != nil
+		cancel()
+		if err == nil {
+			b.use(y, auto, time.Time{})
+			return
+		}
+		sound := well && b.p.well(time.Now()) && time.Now().Before(until) && !a.h.judge.robbed(x) && b.p.quit.Err() == nil
+		switch {
+		case over && errors.Is(err, errPatience):
+		case ttl < a.h.judge.round() && errors.As(err, new(*noAnswerError)):
+		case sound:
+			b.fail("Adopt cannot explain %v", err)
+		}
+		if errors.Is(err, ErrLost) {
+			return
+		}
+	}
 }
 
 func (a *simActor) renew(x *Lease) {

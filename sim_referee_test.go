@@ -127,14 +127,18 @@ func (r *simReferee) byHand(what string, do func()) {
 		t.over = t.over && what != "FLUSHALL" // the tombstones went too
 	}
 	for _, l := range r.locks {
-		owner, line := l.owner, len(l.tickets)
+		owner, good := l.owner, l.good
 		if r.read(l); l.owner != owner {
 			if t := r.token(owner); owner != "" {
 				t.left, t.robbed = true, true
 			}
 			l.moved = time.Now()
 		}
-		if len(l.good) < line || slices.Contains(slices.Collect(maps.Values(l.good)), 0) {
+		worse := len(l.good) < len(good)
+		for t, left := range l.good {
+			worse = worse || left < good[t]
+		}
+		if worse {
 			for _, t := range r.tokens {
 				if t.host != nil {
 					t.host.ill(time.Now().Add(tick + r.round())) // until it has looked and stands again
@@ -217,7 +221,9 @@ func (r *simReferee) after(h *simHost, args []string, reply []byte) {
 		r.read(l)
 		switch {
 		case l.owner != old.owner:
-			r.handedOver(&old, l, by)
+			if !r.passedOn(&old, l, by, args) {
+				r.handedOver(&old, l, by)
+			}
 			if mode == "" && l.owner != "" {
 				r.violation("a renewal of %s gives the lock to %s", r.name(by), r.name(l.owner))
 			}
@@ -264,6 +270,37 @@ func (r *simReferee) after(h *simHost, args []string, reply []byte) {
 	}
 }
 
+// passedOn judges a change of hands that an adoption makes, or that undoes one, and reports whether this is one. r.mu is held.
+func (r *simReferee) passedOn(old, l *simLock, by string, args []string) bool {
+	former := formerOf(args)
+	adopted := former != "" && old.owner == former && l.owner == by
+	undone := former != "" && old.owner == by && l.owner == former
+	if !adopted && !undone {
+		return false
+	}
+	from, to := r.token(old.owner), r.token(l.owner)
+	l.moved = time.Now()
+	if from.left, to.left = true, false; undone {
+		to.over = false // it has the lock again, and whoever adopts it may have it
+		return true
+	}
+	if to.over {
+		r.violation("%s adopts a lease after it was undone", r.name(by))
+	}
+	from.over = true
+	r.issues(l)
+	return true
+}
+
+// issues judges the fencing token of a new owner. r.mu is held.
+func (r *simReferee) issues(l *simLock) {
+	fence, _ := r.m.Get(l.fence)
+	if l.issued != "" && cmp.Or(cmp.Compare(len(fence), len(l.issued)), cmp.Compare(fence, l.issued)) <= 0 {
+		r.violation("the fencing counter goes from %s to %s with a new owner", l.issued, fence)
+	}
+	l.issued, r.token(l.owner).fence = fence, fence
+}
+
 // handedOver judges a change of hands by a command of that token. r.mu is held.
 func (r *simReferee) handedOver(old, l *simLock, by string) {
 	now := time.Now()
@@ -292,26 +329,7 @@ func (r *simReferee) handedOver(old, l *simLock, by string) {
 			r.violation("the lock goes to %s and past %s, whose host is well", r.name(l.owner), r.name(t))
 		}
 	}
-	fence, _ := r.m.Get(l.fence)
-	if l.issued != "" && cmp.Or(cmp.Compare(len(fence), len(l.issued)), cmp.Compare(fence, l.issued)) <= 0 {
-		r.violation("the fencing counter goes from %s to %s with a new owner", l.issued, fence)
-	}
-	l.issued, r.token(l.owner).fence = fence, fence
-}
-
-// scriptCall reads the key, the token and the mode out of a run of one of the scripts.
-func scriptCall(args []string) (key, token, mode string) {
-	if len(args) < 5 || !strings.HasPrefix(strings.ToLower(args[0]), "eval") {
-		return "", "", ""
-	}
-	n, _ := strconv.Atoi(args[2])
-	args = args[3:]
-	for _, arg := range args[n+1:] {
-		if modes[arg] != nil {
-			mode = arg
-		}
-	}
-	return args[0], args[n], mode
+	r.issues(l)
 }
 
 // tick looks at all locks between two commands.
@@ -331,7 +349,7 @@ func (r *simReferee) tick() {
 // trust judges who trusts a lease at this instant. r.mu is held.
 func (r *simReferee) trust(l *simLock) {
 	for _, x := range l.held {
-		if token := x.lease.Token(); trusted(x.lease) && l.owner != token && !r.token(token).robbed {
+		if token := x.lease.r.token; trusted(x.lease) && l.owner != token && !r.token(token).robbed {
 			r.violation("%s is trusted until %v, but the lock is %s", r.name(token), x.lease.ValidUntil().Sub(r.start), r.name(l.owner))
 			r.token(token).robbed = true // once is enough
 		}
@@ -400,7 +418,7 @@ func (r *simReferee) gaveUp(w *simWaiter) {
 func (r *simReferee) begins(x *simHolder, called time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	l, token := r.locks[x.lease.Key()], x.lease.Token()
+	l, token := r.locks[x.lease.Key()], x.lease.r.token
 	r.note(x.host, "lease %s %d until %v", r.name(token), x.lease.FencingToken(), x.lease.ValidUntil().Sub(r.start))
 	t := r.token(token)
 	t.claimed, t.left = true, false
@@ -409,8 +427,8 @@ func (r *simReferee) begins(x *simHolder, called time.Time) {
 		return
 	}
 	for _, o := range l.held[:len(l.held)-1] {
-		if trusted(o.lease) && trusted(x.lease) && !r.token(o.lease.Token()).robbed {
-			r.violation("two are trusted: %s and %s", r.name(o.lease.Token()), r.name(token))
+		if trusted(o.lease) && trusted(x.lease) && !r.token(o.lease.r.token).robbed {
+			r.violation("two are trusted: %s and %s", r.name(o.lease.r.token), r.name(token))
 		}
 	}
 	if f := strconv.FormatInt(x.lease.FencingToken(), 10); t.fence != "" && f != t.fence {
@@ -441,7 +459,7 @@ func (r *simReferee) ends(x *simHolder) {
 func (r *simReferee) robbed(x *Lease) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.token(x.Token()).robbed
+	return r.token(x.r.token).robbed
 }
 
 // token is the state of a token. r.mu is held.

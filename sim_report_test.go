@@ -86,3 +86,34 @@ func (r *simReferee) names(words []string) string {
 	}
 	return strings.Join(words, " ")
 }
+
+// scriptCall reads the key, the token and the mode out of a run of one of the scripts.
+func scriptCall(args []string) (key, token, mode string) {
+	if len(args) < 5 || !strings.HasPrefix(strings.ToLower(args[0]), "eval") {
+		return "", "", ""
+	}
+	if isAdoption(args) {
+		mode = modeAdopt
+	}
+	n, _ := strconv.Atoi(args[2])
+	args = args[3:]
+	for _, arg := range args[n+1:] {
+		if modes[arg] != nil {
+			mode = arg
+		}
+	}
+	return args[0], args[n], mode
+}
+
+// formerOf is the former token in a run of adopt.lua.
+func formerOf(args []string) string {
+	if !isAdoption(args) {
+		return ""
+	}
+	n, _ := strconv.Atoi(args[2])
+	return args[3+n+2]
+}
+
+func isAdoption(args []string) bool {
+	return len(args) > 5 && (args[1] == adoptScript.Hash() || args[1] == adoptScript.src)
+}

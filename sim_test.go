@@ -60,6 +60,7 @@ type simWeather struct {
 	retries       int
 
 	tries, cancels, renews, forgets float64 // the share of acquires, and of leases
+	passes                          float64 // of leases that another host adopts
 	deaf                            float64 // of messages
 
 	between  time.Duration // two troubles
@@ -101,6 +102,7 @@ func drawWeather(rng *rand.Rand) simWeather {
 	if turn := rng.IntN(2 * len(storms)); turn < len(storms) {
 		storms[turn](&w)
 	}
+	w.passes = some(0, 0, 0.5)
 	return w
 }
 
