@@ -6,10 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/redistest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/go-leasehold/leasehold/internal/redistest"
 )
 
 // What a lone acquire and its release allocate, by go-redis and by this library together. The keys are made once for both. (Under the
@@ -26,4 +25,9 @@ func TestAnAcquireAndItsReleaseAllocateLittle(t *testing.T) {
 	})
 	t.Logf("%v allocations", n)
 	assert.LessOrEqual(t, n, 26.0)
+}
+
+func TestATokenIsOneAllocation(t *testing.T) {
+	l := New(nil)
+	assert.LessOrEqual(t, testing.AllocsPerRun(100, func() { l.newToken("a label") }), 1.0)
 }
