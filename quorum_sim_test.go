@@ -231,7 +231,11 @@ func (s *simulation) client(ctx context.Context, rng *rand.Rand, q *fakeQuorum) 
 		called := s.o.tick.Add(1)
 		auto := WithAutoRenew(rng.IntN(2) == 0)
 		if rng.IntN(3) > 0 {
-			s.o.within("TryAcquire", s.plan.ttl, func() { x, err = q.TryAcquire(ctx, simKey, s.plan.ttl, auto) })
+			bound := s.plan.ttl
+			if q.store.(*quorum).unknown() {
+				bound = max(bound, firstBound)
+			}
+			s.o.within("TryAcquire", bound, func() { x, err = q.TryAcquire(ctx, simKey, s.plan.ttl, auto) })
 		} else {
 			patience := s.span(rng, 2*s.plan.ttl)
 			wait, cancel := context.WithTimeout(ctx, patience)
