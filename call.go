@@ -227,6 +227,9 @@ func (c *call) finish() {
 	c.wait.done <- struct{}{}
 }
 
+// isUnheard reports whether no server has answered, though the client did what it should.
+func (c *call) isUnheard() bool { return newsOf(c.err) == answerless && transient(c.err) }
+
 // recovered makes a panic in the client, from a hook of the user's, the error of the calls.
 func recovered(calls ...*call) {
 	if p := recover(); p != nil {

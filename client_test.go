@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -175,4 +177,45 @@ func TestWhatAConnectionIsIntroducedWith(t *testing.T) {
 	assert.NotContains(t, quiet, "client")
 	assert.Contains(t, quiet, "hello")
 	assert.Contains(t, quiet, "evalsha")
+}
+
+// What go-redis does itself: it runs the pipelines of a cluster in goroutines of its own, and there a panic in a hook of a node's client
+// ends the process. A single command runs in a goroutine of ours.
+func TestAPanicOfANodesHookIsContainedButInAPipelineOfACluster(t *testing.T) {
+	const child = "LEASEHOLD_TEST_PIPELINE"
+	m, _ := redistest.Mini(t)
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{m.Addr()}})
+	t.Cleanup(func() { _ = cluster.Close() })
+	var broken atomic.Bool
+	cluster.OnNewNode(func(node *redis.Client) {
+		node.AddHook(helloHook(func() {
+			if broken.Load() {
+				panic("no")
+			}
+		}))
+	})
+	d := storeOn(t, cluster)
+	rs := []*request{testRequest("a"), testRequest("b")}
+	for _, r := range rs {
+		_, _, err := d.acquire(t.Context(), r, modeTry, callBound)
+		require.NoError(t, err)
+	}
+	broken.Store(true)
+	_, err := d.renew(t.Context(), rs[0], callBound)
+	require.ErrorContains(t, err, "the redis client panicked: no")
+
+	if os.Getenv(child) != "" {
+		for _, r := range rs {
+			d.renewLater(r, func(*call, int, error) {})
+		}
+		d.flush()
+		select {} // until the process ends, or the parent's patience
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	run := exec.CommandContext(ctx, os.Args[0], "-test.run", "^"+t.Name()+"$")
+	run.Env = append(os.Environ(), child+"=1")
+	out, err := run.CombinedOutput()
+	require.Error(t, err)
+	require.Contains(t, string(out), "processPipelineNode", "go-redis contains it now: say so in docs/client.md")
 }

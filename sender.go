@@ -320,7 +320,7 @@ func (s *sender) send(batch []*call, suspicious bool) {
 	} else {
 		s.sendAll(batch)
 	}
-	if s.topology.reload != nil && slices.ContainsFunc(batch, func(c *call) bool { return newsOf(c.err) == answerless }) {
+	if s.topology.reload != nil && slices.ContainsFunc(batch, (*call).isUnheard) {
 		s.topology.refresh()
 	}
 }
