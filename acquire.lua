@@ -15,11 +15,12 @@
 --       5  SPUBLISH where sharded channels are used, else not given
 -- Replies
 --   n, or its digits          we hold the lock, with this fencing token; digits where we held it before, and past 2^53
---   {'HELD', ms}              somebody else does, for ms more (-1: for ever)
+--   {'HELD', ms}              somebody else does, for ms more (-1: for ever; -2: nobody does, but this run has only cleared
+--                             dead places out of the line, and somebody may live behind them: send it again)
 --   {'WAITING', f, ms, rank, now, foreign}
---                             we stand in the line behind rank others; f is the last fencing token given, now the server's
---                             time in µs; foreign is 1 if the holder's token has not the shape of ours (token.go): such a
---                             holder tells nobody when it lets go
+--                             we stand in the line behind rank others; ms is as with HELD, f the last fencing token given,
+--                             now the server's time in µs; foreign is 1 if the holder's token has not the shape of ours
+--                             (token.go): such a holder tells nobody when it lets go
 --   {'GONE'}                  we have no place (any more), or this attempt was undone before it came
 -- Idempotent by token: sent twice, it answers twice the same, with the same fencing token. That is how a lost reply,
 -- and a lock that a release handed over, are found.
@@ -65,7 +66,7 @@ if not owner and not mine then
   local channel, publish, first = ARGV[4], ARGV[5], redis.call('ZPOPMIN', Q)
   -- include line.lua
   if err then return err end
-  mine = not head or head == ME
+  mine = not head and room > 0 or head == ME
   if mine then redis.call('SET', K, ME, 'NX', 'PX', ARGV[2]) end
 end
 if mine then

@@ -1,6 +1,7 @@
 package leasehold
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 )
@@ -18,6 +19,9 @@ var badCounters = []scriptCase{
 	{name: "counter at its end", arrange: "counter('9223372036854775807')", reply: "overflow"},
 	{name: "counter behind its end", arrange: "counter('9223372036854775808')", reply: "out of range"},
 }
+
+// crowd arranges a line of the dead.
+func crowd(n int) string { return fmt.Sprintf("for i = 1, %d do waits('dead' .. i) end", n) }
 
 // arrangedWith is the cases with more arranged.
 func arrangedWith(cases []scriptCase, more, reply, after string) []scriptCase {
@@ -75,6 +79,8 @@ func TestAcquireScript(t *testing.T) {
 		{name: "counter at 2^53", arrange: "counter('9007199254740992')", real: true, reply: "9007199254740993", after: "*"},
 		{name: "line of the dead", arrange: "waits('gone') waits('old', 0) waits('older', -1) waits('future', 2501)",
 			reply: "now", after: taken},
+		{name: "almost as many of the dead as one run clears away", arrange: crowd(255), reply: "now", after: taken},
+		{name: "own place behind them", arrange: crowd(255) + " waits('me')", reply: "now", after: taken},
 		{name: "own place at the head", arrange: "waits('dead') waits('me') waits('b', 1000)",
 			reply: "now", after: lines("F = now"+week, "G = b ms+1000, 5s", "K = me, 10s", "Q = b 3, 5s")},
 		{name: "tombstone", arrange: "undone('me', 60000)", reply: `"GONE"`, after: "="},
@@ -115,6 +121,9 @@ func TestAcquireScript(t *testing.T) {
 			reply: "now", after: taken},
 		{name: "free, the dead before a live one", arrange: "waits('x') waits('y', 0) waits('z', 2501) waits('b', 1000)",
 			reply: `"HELD" 1000`, after: lines("F = now"+week, "K = b, 1s")},
+		{name: "free, more of the dead than one run clears away", arrange: crowd(256) + " waits('b', 1000)",
+			reply: `"HELD" -2`, after: lines("G = b ms+1000, 5s", "Q = b 257, 5s")},
+		{name: "free, as many of the dead as one run clears away", arrange: crowd(256), reply: `"HELD" -2`, after: ""},
 		{name: "free, a live head, counter ahead", arrange: "waits('b', 1000) counter(digits(us + 100000000))",
 			reply: `"HELD" 1000`, after: lines("F = now+100000001, 604900s", "K = b, 1s")},
 		{name: "own token with more time left", arrange: "holds('me', 30000) counter(77)",
@@ -151,6 +160,12 @@ func TestAcquireScript(t *testing.T) {
 			reply: `"WAITING" now 30000 0 now 1`, after: lines(looked, otherHolds, "Q = me 1, 5s")},
 		{name: "free, a live head", arrange: "waits('b', 1000)", reply: `"WAITING" now 1000 0 now 0`,
 			after: lines("F = now"+week, "K = b, 1s", stands)},
+		{name: "free, more of the dead than one run clears away", arrange: crowd(256) + " waits('b', 1000)",
+			reply: `"WAITING" now -2 1 now 0`, after: lines("G = b ms+1000, 5s", "Q = b 257 me now, 5s")},
+		{name: "free, as many of the dead as one run clears away", arrange: crowd(256),
+			reply: `"WAITING" now -2 0 now 0`, after: stands},
+		{name: "free, own place behind more of the dead than one run clears away", arrange: crowd(256) + " waits('me')",
+			reply: `"WAITING" now -2 0 now 0`, after: lines(looked, "Q = me 257, 5s")},
 		{name: "held, list at G", arrange: held + "list(G)", reply: `"WAITING" now 30000 0 now 1`, after: lines("G = list, 60s", otherHolds, stands)},
 		{name: "held, sent again, list at G", arrange: held + "waits('me') list(G)", reply: "WRONGTYPE", after: "="},
 		{name: "held, list at Q", arrange: held + "list(Q)", reply: "WRONGTYPE", after: "="},
@@ -169,6 +184,8 @@ func TestAcquireScript(t *testing.T) {
 		{name: "free, behind the dead", arrange: "waits('x', 0) waits('me', 1000)", reply: "now", after: taken},
 		{name: "free, behind a live one", arrange: "waits('b', 1000) waits('me', 1000)", reply: `"WAITING" now 1000 0 now 0`,
 			after: lines("F = now"+week, "G = me ms+2500, 5s", "K = b, 1s", "Q = me 2, 5s")},
+		{name: "free, behind more of the dead than one run clears away", arrange: crowd(256) + " waits('b', 1000) waits('me')",
+			reply: `"WAITING" now -2 1 now 0`, after: lines("G = b ms+1000 me ms+2500, 5s", "Q = b 257 me 258, 5s")},
 		{name: "list at Q", arrange: held + "list(Q)", reply: "WRONGTYPE", after: "="},
 		{name: "list at G", arrange: held + "list(G) waits('me')", reply: "WRONGTYPE", after: "="},
 	}

@@ -27,16 +27,10 @@ local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
 local owner = redis.pcall('GET', K)
 
-local function bury(token)
-  local ms = math.floor(now / 1000)
-  -- A deletion first: a full server allows any write behind one.
-  redis.call('ZREMRANGEBYSCORE', D, '-inf', ms)
-  redis.call('ZADD', D, ms + 60000, token)
-  redis.call('PEXPIRE', D, 60000)
-end
+-- include tombstone.lua
 
 if ARGV[4] == 'undo' then
-  bury(ME)
+  bury(ME, math.floor(now / 1000))
   if owner ~= ME then return 0 end
   redis.call('ZREM', D, FORMER)
   redis.call('SET', K, FORMER, 'KEEPTTL')
@@ -60,6 +54,6 @@ if owner ~= ME then
   else
     redis.call('SET', K, ME, 'KEEPTTL')
   end
-  bury(FORMER)
+  bury(FORMER, math.floor(now / 1000))
 end
 return n

@@ -13,6 +13,8 @@ type answer struct {
 	left    time.Duration
 	forever bool // the key has no TTL
 	found   bool // granted: before this call, so by a release, or by a command that was sent before
+	// Nobody holds the lock, but of a long line this run has only cleared dead places away: ask again.
+	uncleared bool
 	// Of one who waits:
 	rank    int   // how many stand before it
 	now     int64 // the server's time in µs
@@ -70,7 +72,7 @@ func decodeAcquire(reply any) (answer, error) {
 			return a, nil
 		}
 	case a.state == held && len(list) == 2:
-		a.left, a.forever, err = decodeLeft(list[1])
+		err = a.decodeLeft(list[1])
 		return a, err
 	case a.state == waiting && len(list) == 6:
 		err = a.decodeWaiting(list)
@@ -83,7 +85,7 @@ func (a *answer) decodeWaiting(list []any) (err error) {
 	if a.fence, err = decodeFence(list[1]); err != nil {
 		return err
 	}
-	if a.left, a.forever, err = decodeLeft(list[2]); err != nil {
+	if err = a.decodeLeft(list[2]); err != nil {
 		return err
 	}
 	if a.rank, err = decodeInt(list[3]); err != nil {
@@ -94,6 +96,12 @@ func (a *answer) decodeWaiting(list []any) (err error) {
 	}
 	foreign, err := decodeInt(list[5])
 	a.foreign = foreign == 1
+	return err
+}
+
+func (a *answer) decodeLeft(reply any) (err error) {
+	a.uncleared = reply == any(int64(-2))
+	a.left, a.forever, err = decodeLeft(reply)
 	return err
 }
 

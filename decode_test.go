@@ -24,6 +24,7 @@ func TestAcquireRepliesAreRead(t *testing.T) {
 		{[]any{"GONE"}, answer{state: gone}},
 		{[]any{"HELD", int64(1500)}, answer{state: held, left: 1500 * time.Millisecond}},
 		{[]any{"HELD", int64(-1)}, answer{state: held, forever: true}},
+		{[]any{"HELD", int64(-2)}, answer{state: held, uncleared: true}},
 		{[]any{"HELD", int64(0)}, answer{state: held}},
 		{[]any{"GONE"}, answer{state: gone}},
 		{[]any{"GONE", int64(-3)}, answer{state: gone, why: tokenSpent}},

@@ -17,6 +17,11 @@ local function fence(now)
   if n and n < now and math.floor(n / 3600000000) == math.floor(now / 3600000000) then
     return now -- and its time to live was set within this hour
   end
+  if type(last) == 'table' and string.find(last.err, 'syntax error', 1, true) then -- Redis 6.0 does not know SET … GET
+    last = redis.pcall('GET', KEYS[3])
+    n = type(last) == 'string' and tonumber(last)
+    if type(last) ~= 'table' then redis.call('SET', KEYS[3], string.format('%.0f', now), 'KEEPTTL') end
+  end
   if type(last) == 'table' then
     last.err = last.err .. ': KEYS[3]' -- whose name is put there by who reads it
     return nil, last

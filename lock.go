@@ -234,29 +234,36 @@ func (l *Locker) try(ctx context.Context, a *attempt) (*Lease, Wake, error) {
 	return x, WokenAtOnce, err
 }
 
-// ask sends one command that takes the lock or does not. It reports, with an error, whether the lock may have been taken all
-// the same.
+// ask sends the command that takes the lock or does not. One that has only cleared dead places out of a long line is sent
+// again: they refuse nobody the lock. It reports, with an error, whether the lock may have been taken all the same.
 func (l *Locker) ask(ctx context.Context, a *attempt, mode string) (x *Lease, stray bool, _ error) {
-	begun := l.now()
 	bound := min(a.ttl-margin(a.ttl), callBound)
-	a.looks++
-	ans, n, err := l.store.acquire(ctx, &a.request, mode, bound)
-	switch {
-	case err != nil:
-		return nil, n > 0, err
-	case ans.state == held:
-		return nil, false, ans.reason()
-	case ans.state == gone && mode == modeAdopt:
-		return nil, false, notOurs(ans.why, "")
-	case ans.state != granted:
-		return nil, true, errReply
+	until := time.Now().Add(bound)
+	for left := bound; left > 0; left = time.Until(until) {
+		begun := l.now()
+		a.looks++
+		ans, n, err := l.store.acquire(ctx, &a.request, mode, left)
+		stray = stray || n > 1
+		switch {
+		case err != nil:
+			return nil, stray || n > 0, err
+		case ans.uncleared:
+			continue
+		case ans.state == held:
+			return nil, false, ans.reason()
+		case ans.state == gone && mode == modeAdopt:
+			return nil, false, notOurs(ans.why, "")
+		case ans.state != granted:
+			return nil, true, errReply
+		}
+		x = l.lease(a, begun, ans.fence)
+		x.stray = stray
+		if x.deadline.reached(l.now()) {
+			break // or it would be a lease that nobody may trust
+		}
+		return x, false, nil
 	}
-	x = l.lease(a, begun, ans.fence)
-	x.stray = n > 1
-	if x.deadline.reached(l.now()) {
-		return nil, true, &noAnswerError{bound: bound} // or it would be a lease that nobody may trust
-	}
-	return x, false, nil
+	return nil, true, &noAnswerError{bound: bound}
 }
 
 // lease makes the Lease of an attempt that was won by a call begun at that moment.
@@ -275,7 +282,7 @@ type State struct {
 	Owner        string        // the holder's WithOwner label
 	TTL          time.Duration // until the key expires, lock delay included; -1 if never, which no lease of ours has
 	FencingToken int64         // of the last lease, over or not; 0 if none is known
-	Waiters      int           // who wait for it and are alive
+	Waiters      int           // who wait for it and are alive; those behind the first thousand are counted alive or not
 }
 
 // Inspect tells who holds a lock, for how long, and how many wait. It changes nothing, and what it tells may be over when it

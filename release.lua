@@ -14,8 +14,9 @@
 --   2         the place in the line was given up
 --   -1 to -4  there was neither, for the reason that lost.lua says
 --   with force the token whose lock it was, or -1 if it was nobody's, or -4 if the key held no string; it is gone now
--- Never: touches the lock of another token (but for force); lets it stand free while somebody live waits; creates a
--- lock for the token it was given; fails for want of memory, or for what somebody wrote over the counter.
+-- Never: touches the lock of another token (but for force); lets it stand free while somebody live waits, unless that is behind
+-- more of the dead than one run clears away (line.lua); creates a lock for the token it was given; fails for want of memory, or
+-- for what somebody wrote over the counter.
 
 local K, Q, MODE = KEYS[1], KEYS[2], ARGV[2]
 local owner, done = redis.pcall('GET', K), 1
@@ -41,12 +42,9 @@ elseif redis.call('ZREM', Q, ARGV[1]) == 1 then
   redis.call('HDEL', KEYS[4], ARGV[1])
   done = 2
 end
--- A full server allows deletions, and any write behind one, be it a deletion of nothing.
 if MODE == 'undo' then
+  -- include tombstone.lua
   local t = redis.call('TIME')
-  local now = t[1] * 1000 + math.floor(t[2] / 1000)
-  redis.call('ZREMRANGEBYSCORE', KEYS[5], '-inf', now)
-  redis.call('ZADD', KEYS[5], now + 60000, ARGV[1])
-  redis.call('PEXPIRE', KEYS[5], 60000)
+  bury(ARGV[1], t[1] * 1000 + math.floor(t[2] / 1000))
 end
 return done

@@ -27,6 +27,11 @@ func TestReleaseScript(t *testing.T) {
 		{name: "held, the dead before a live one", arrange: mine + "waits('x') waits('y', 0) waits('z', 2501) waits('b', 1000)",
 			reply: "1", after: lines("F = now"+week, "K = b, 1s")},
 		{name: "held, a line of the dead", arrange: mine + "waits('x') waits('y', 0) waits('z', 2501)", reply: "1", after: ""},
+		{name: "held, more of the dead than one run clears away", arrange: mine + crowd(256) + " waits('b', 1000)", reply: "1",
+			after: lines("G = b ms+1000, 5s", "Q = b 257, 5s")},
+		{name: "held, as many of the dead as one run clears away", arrange: mine + crowd(255) + " waits('b', 1000)", reply: "1",
+			after: lines("F = now"+week, "K = b, 1s")},
+		{name: "held, a crowd of the dead and nobody else", arrange: mine + crowd(256), reply: "1", after: ""},
 		{name: "held, a head that has not looked again", arrange: mine + "redis.call('ZADD', Q, digits(us - 1000000), 'b')", reply: "1",
 			after: lines("F = now"+week, "K = b, 1.5s")},
 		{name: "held, counter ahead", arrange: mine + "counter(digits(us + 100000000)) waits('b', 1000)", reply: "1",
@@ -69,6 +74,8 @@ func TestReleaseScript(t *testing.T) {
 		scriptCase{name: "free, first", reply: "-1", after: tomb},
 		scriptCase{name: "another's, first", arrange: other, reply: "-2", after: lines(tomb, "K = other, 30s")},
 		scriptCase{name: "list at D", arrange: "list(D)", reply: "WRONGTYPE", after: "="},
+		scriptCase{name: "more old tombstones than one run clears away", arrange: "for i = 1, 258 do undone(i, i - 400) end", reply: "0",
+			after: "D = 257 ms-143 258 ms-142 me ms+60000, 60s"},
 	)
 
 	force := []scriptCase{
@@ -168,6 +175,10 @@ func TestInspectScript(t *testing.T) {
 		{name: "list at K", arrange: "list(K)", reply: "WRONGTYPE"},
 		{name: "held, with those who have not looked again", reply: `"other" 30000 "" 1`,
 			arrange: "holds('other', 30000) for i, ago in ipairs{2500000, 2400000, -1000} do redis.call('ZADD', Q, digits(us - ago), 't' .. i) end"},
+		{name: "held, a line of the dead", arrange: "holds('other', 30000) " + crowd(1000), reply: `"other" 30000 "" 0`},
+		{name: "held, a thousand wait", reply: `"other" 30000 "" 1000`,
+			arrange: "holds('other', 30000) for i = 1, 1000 do redis.call('ZADD', Q, digits(us - i), 't' .. i) end"},
+		{name: "held, a longer line, of which the rest is not judged", arrange: "holds('other', 30000) " + crowd(1200), reply: `"other" 30000 "" 200`},
 		{name: "list at Q", arrange: "list(Q)", reply: "WRONGTYPE"},
 		{name: "list at F", arrange: "list(F)", reply: "WRONGTYPE"},
 		{name: "list at G", arrange: "list(G) waits('b')", reply: "WRONGTYPE"},

@@ -43,7 +43,10 @@ var scriptMutants = []struct {
 		"if not owner and not mine then", "if MODE == 'try' and found > 0 and not mine then return {'HELD', redis.call('PTTL', K)} end if not owner and not mine then", expiring,
 	}, {
 		"who finds a free lock does not serve the head of the line",
-		"mine = not head or head == ME", "mine = not head or head == ME if not mine then redis.call('DEL', K) end", expiring,
+		"mine = not head and room > 0 or head == ME", "mine = not head and room > 0 or head == ME if not mine then redis.call('DEL', K) end", expiring,
+	}, {
+		"who has cleared some of the dead away takes the lock past those behind them",
+		"mine = not head and room > 0 or", "mine = not head or", crowding,
 	}, {
 		"the last to come is the first",
 		"'NX', string.format('%.0f', now), ME)", "'NX', redis.call('HSET', G, ME, string.format('%.0f', now / 1000 + CLAIM)) - now, ME)", nil,
@@ -125,18 +128,27 @@ func TestTheSimulationCatchesABrokenScript(t *testing.T) {
 // mutate replaces a part of the scripts until the test ends.
 func mutate(t *testing.T, old, new string) {
 	t.Helper()
-	found := false
+	t.Cleanup(replace(t, old, new))
+}
+
+// replace replaces a part of the scripts until back is called.
+func replace(t *testing.T, old, new string) (back func()) {
+	t.Helper()
+	var was []func()
 	for _, sc := range []*script{acquireScript, adoptScript, releaseScript, renewScript} {
-		if !strings.Contains(sc.src, old) {
-			continue
+		if strings.Contains(sc.src, old) {
+			whole := *sc
+			was = append(was, func() { *sc = whole })
+			sc.set(strings.Replace(sc.src, old, new, 1))
 		}
-		found = true
-		was := *sc
-		t.Cleanup(func() { *sc = was })
-		sc.set(strings.Replace(sc.src, old, new, 1))
 	}
-	if !found {
+	if was == nil {
 		t.Fatalf("no script has %q any more: break what stands there now", old)
+	}
+	return func() {
+		for _, f := range was {
+			f()
+		}
 	}
 }
 

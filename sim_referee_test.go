@@ -1,7 +1,6 @@
 package leasehold
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"strconv"
@@ -19,6 +18,7 @@ type simReferee struct {
 	m     *miniredis.Miniredis
 	start time.Time
 	slow  time.Duration
+	room  int // how many of the dead one run of a script clears away
 
 	mu     sync.Mutex // guards what follows
 	locks  map[string]*simLock
@@ -247,8 +247,8 @@ func (r *simReferee) after(h *simHost, args []string, reply []byte) {
 				r.violation("%s joins the line after it was released", r.name(t))
 			}
 		}
-		if key == l.key && l.owner == "" && (mode == modeTry || mode == modeJoin) && strings.HasPrefix(showRESP(reply), held) {
-			r.violation("%s finds the lock free and leaves it free", r.name(by))
+		if key == l.key && l.owner == "" {
+			r.leftFree(&old, l, by, showRESP(reply))
 		}
 		for _, k := range []string{l.key, l.line, l.fence, l.marks} {
 			if r.m.Exists(k) && r.m.TTL(k) <= 0 {
@@ -268,68 +268,6 @@ func (r *simReferee) after(h *simHost, args []string, reply []byte) {
 	if mode == modeRelease || mode == modeUndo {
 		r.token(by).over = !strings.HasPrefix(string(reply), "-")
 	}
-}
-
-// passedOn judges a change of hands that an adoption makes, or that undoes one, and reports whether this is one. r.mu is held.
-func (r *simReferee) passedOn(old, l *simLock, by string, args []string) bool {
-	former := formerOf(args)
-	adopted := former != "" && old.owner == former && l.owner == by
-	undone := former != "" && old.owner == by && l.owner == former
-	if !adopted && !undone {
-		return false
-	}
-	from, to := r.token(old.owner), r.token(l.owner)
-	l.moved = time.Now()
-	if from.left, to.left = true, false; undone {
-		to.over = false // it has the lock again, and whoever adopts it may have it
-		return true
-	}
-	if to.over {
-		r.violation("%s adopts a lease after it was undone", r.name(by))
-	}
-	from.over = true
-	r.issues(l)
-	return true
-}
-
-// issues judges the fencing token of a new owner. r.mu is held.
-func (r *simReferee) issues(l *simLock) {
-	fence, _ := r.m.Get(l.fence)
-	if l.issued != "" && cmp.Or(cmp.Compare(len(fence), len(l.issued)), cmp.Compare(fence, l.issued)) <= 0 {
-		r.violation("the fencing counter goes from %s to %s with a new owner", l.issued, fence)
-	}
-	l.issued, r.token(l.owner).fence = fence, fence
-}
-
-// handedOver judges a change of hands by a command of that token. r.mu is held.
-func (r *simReferee) handedOver(old, l *simLock, by string) {
-	now := time.Now()
-	l.moved = now
-	if old.owner != "" {
-		r.token(old.owner).left = true
-		if old.owner != by {
-			r.violation("a command of %s takes the lock from %s", r.name(by), r.name(old.owner))
-		}
-	}
-	if l.owner == "" || r.token(l.owner).foreign {
-		return
-	}
-	if r.token(l.owner).over {
-		r.violation("%s gets the lock after it was released", r.name(l.owner))
-	}
-	place, stood := old.tickets[l.owner]
-	for t, p := range old.tickets {
-		if t == l.owner || stood && p > place {
-			continue
-		}
-		if old.good[t] > 0 {
-			r.violation("the lock goes to %s and past %s, whose mark is good for %v", r.name(l.owner), r.name(t), old.good[t])
-		}
-		if h := r.token(t).host; h != nil && h.well(now) {
-			r.violation("the lock goes to %s and past %s, whose host is well", r.name(l.owner), r.name(t))
-		}
-	}
-	r.issues(l)
 }
 
 // tick looks at all locks between two commands.

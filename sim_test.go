@@ -1,6 +1,7 @@
 package leasehold
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -62,6 +63,7 @@ type simWeather struct {
 	tries, cancels, renews, forgets float64 // the share of acquires, and of leases
 	passes                          float64 // of leases that another host adopts
 	deaf                            float64 // of messages
+	room                            int     // how many dead one run of a script clears away; 0: as ever
 
 	between  time.Duration // two troubles
 	troubles []string
@@ -103,11 +105,14 @@ func drawWeather(rng *rand.Rand) simWeather {
 		storms[turn](&w)
 	}
 	w.passes = some(0, 0, 0.5)
+	if rng.IntN(3) == 0 && w.room == 0 {
+		w.room = 1 + rng.IntN(2)
+	}
 	return w
 }
 
 // storms are weathers in which what is rare elsewhere happens often.
-var storms = []func(*simWeather){expiring, dying, stalling, deafening, stuttering, lagging, lingering}
+var storms = []func(*simWeather){expiring, dying, crowding, stalling, deafening, stuttering, lagging, lingering}
 
 // expiring: leases are over before they are released.
 func expiring(w *simWeather) {
@@ -120,6 +125,12 @@ func dying(w *simWeather) {
 	w.lockers, w.each, w.troubles, w.between = 8, 1, []string{"massacre"}, time.Second
 	w.think, w.hold, w.cancels, w.tries = time.Millisecond, 400*time.Millisecond, 0, 0
 	w.ttls = []time.Duration{time.Second}
+}
+
+// crowding: the same, and one run of a script does not clear them away.
+func crowding(w *simWeather) {
+	dying(w)
+	w.room, w.tries = 1, 0.2
 }
 
 // stalling: holders are paused again and again.
@@ -170,12 +181,16 @@ type simHistory struct {
 // play runs a history, and says what was broken.
 func play(t *testing.T, seed uint64, w simWeather) (broken []string, trace string) {
 	t.Helper()
+	if w.room > 0 {
+		defer replace(t, "local room = 256", fmt.Sprint("local room = ", w.room))()
+	}
 	redistest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, dial func(...func(*redis.Options)) *redis.Client) {
 		h := &simHistory{simWeather: w, seed: seed, operator: dial()}
 		for i := range w.keys {
 			h.keys = append(h.keys, fmt.Sprintf("key%d", i))
 		}
 		h.judge = newReferee(m, w.slow, h.keys)
+		h.judge.room = cmp.Or(w.room, 256)
 		h.net = &simNetwork{m: m, turn: make(chan struct{}, 1), judge: h.judge, seed: seed, slow: w.slow}
 		for i := range w.lockers {
 			h.hosts = append(h.hosts, h.host(i, dial))

@@ -158,6 +158,9 @@ func (s *stay) stand(ctx context.Context) (*Lease, error) {
 // nextLook is the time from a look to the next one, and by what the waiter is woken then. A tick is shortened at random, or all
 // who have looked at one instant, as after an outage, would go on doing so.
 func nextLook(ans answer) (time.Duration, Wake) {
+	if ans.uncleared {
+		return 0, WokenByTick
+	}
 	pause, woken := tick-mathrand.N(tick/4), WokenByTick
 	if ans.foreign && ans.rank == 0 {
 		pause = plainTick - mathrand.N(plainTick/2)
