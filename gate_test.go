@@ -59,29 +59,31 @@ func TestATurnThatMeetsACancelGoesToTheNext(t *testing.T) {
 	}
 }
 
-// Four times as many waiters that give up at once take four times as long, or eight on a busy machine, but not sixteen. Those
-// behind give up first, which takes longest where each is searched for from the front.
+// Four times as many waiters that give up at once take four times as long, not sixteen. Those behind give up first, which takes
+// longest where each is searched for from the front. A busy machine is given several chances.
 func TestGivingUpAtAGateTakesNoLongerForTheManyBehindIt(t *testing.T) {
 	took := func(n int) time.Duration {
-		best := time.Hour
-		for range 5 {
-			var g gates
-			require.Nil(t, g.queue("k"))
-			turns := make([]*list.Element, n)
-			for i := range turns {
-				turns[i] = g.queue("k")
-			}
-			begun := time.Now()
-			for _, turn := range slices.Backward(turns) {
-				_ = g.giveUp("k", turn)
-			}
-			best = min(best, time.Since(begun))
-			g.leave("k")
-			require.Empty(t, g.keys)
+		var g gates
+		require.Nil(t, g.queue("k"))
+		turns := make([]*list.Element, n)
+		for i := range turns {
+			turns[i] = g.queue("k")
 		}
-		return best
+		begun := time.Now()
+		for _, turn := range slices.Backward(turns) {
+			_ = g.giveUp("k", turn)
+		}
+		defer func() { g.leave("k"); require.Empty(t, g.keys) }()
+		return time.Since(begun)
 	}
-	assert.Less(t, took(40_000), 8*took(10_000))
+	var few, many []time.Duration
+	for begun := time.Now(); time.Since(begun) < 5*time.Second; {
+		few, many = append(few, took(10_000)), append(many, took(40_000))
+		if slices.Min(many) < 8*slices.Min(few) {
+			return
+		}
+	}
+	t.Errorf("10,000 take %v, 40,000 take %v", slices.Min(few), slices.Min(many))
 }
 
 func TestTheGateKeepsNothingOfAKeyThatNobodyWaitsFor(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/go-leasehold/leasehold/internal/rediskey"
 	"github.com/go-leasehold/leasehold/internal/redistest"
 )
 
@@ -189,7 +190,7 @@ func TestAWaiterGetsInHoweverTheLockBecomesFree(t *testing.T) {
 		"expired under a plain client": {
 			func(w *world, p *party) { w.plain("k", 5500*time.Millisecond) },
 			func(*world, *party) {},
-			5 * time.Millisecond, WokenByExpiry, 230,
+			5 * time.Millisecond, "", 230, // by the expiry, or by a look that meets it
 		},
 		"deleted, without a TTL": {
 			func(w *world, p *party) { require.NoError(w.t, w.m.Set("k", "for ever")) },
@@ -214,7 +215,9 @@ func TestAWaiterGetsInHoweverTheLockBecomesFree(t *testing.T) {
 				require.NoError(t, r.err)
 				assert.LessOrEqual(t, time.Since(freed), tt.within)
 				e := q.heard("acquired")[0]
-				assert.Equal(t, tt.woken, e.Woken)
+				if tt.woken != "" {
+					assert.Equal(t, tt.woken, e.Woken)
+				}
 				assert.Equal(t, r.took, e.Waited)
 				assert.LessOrEqual(t, e.Looks, tt.looks)
 			})
@@ -377,7 +380,7 @@ func TestALeaseThatAMessageBroughtIsHeldForAsLongAsWithMaxHoldAllows(t *testing.
 func TestWaitingOnARealServer(t *testing.T) {
 	t.Parallel()
 	server := redistest.Server(t)
-	a, b := New(server.Client()), New(server.Client())
+	a, b, listening := New(server.Client()), New(server.Client()), server.Client()
 	defer func() { assert.NoError(t, a.Close()); assert.NoError(t, b.Close()) }()
 	x, err := a.TryAcquire(t.Context(), "k", time.Minute)
 	require.NoError(t, err)
@@ -395,13 +398,14 @@ func TestWaitingOnARealServer(t *testing.T) {
 	}
 	require.Eventually(t, func() bool {
 		s, err := a.Inspect(t.Context(), "k")
-		return err == nil && s.Waiters == 2
+		return err == nil && s.Waiters == 2 && len(listening.PubSubChannels(t.Context(), rediskey.WakeChannel+"*").Val()) == 2
 	}, 5*time.Second, time.Millisecond)
 	begun := time.Now()
 	require.NoError(t, x.Release(t.Context()))
 	all.Wait()
 	assert.Less(t, time.Since(begun), 5*time.Second)
-	assert.Greater(t, woken[WokenByMessage], 20)
+	assert.Positive(t, woken[WokenByMessage])
+	assert.GreaterOrEqual(t, woken[WokenByMessage]+woken[WokenAtOnce], 38, "only the first of each may be told to look: %v", woken)
 }
 
 // Whichever of the two is first, the lock is had or handed on.
