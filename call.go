@@ -244,6 +244,6 @@ func recovered(calls ...*call) {
 // abandoned is the error of a call whose goroutine the client ended, as a hook's runtime.Goexit does.
 func (c *call) abandoned() {
 	if c.reply == nil && c.err == nil {
-		c.err = fault.Exited
+		c.err = fault.ErrExited
 	}
 }

@@ -143,7 +143,7 @@ func TestAClientThatBreaksWhileReplicasAreAskedIsTheErrorOfTheCall(t *testing.T)
 		want string
 	}{
 		"panics":        {func() { panic("no") }, "the redis client panicked: no"},
-		"exits":         {runtime.Goexit, fault.Exited.Error()},
+		"exits":         {runtime.Goexit, fault.ErrExited.Error()},
 		"knows nothing": {func() {}, errNoNode.Error()},
 	} {
 		t.Run(name, func(t *testing.T) {

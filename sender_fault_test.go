@@ -220,7 +220,7 @@ func TestAGoroutineThatTheClientEndsIsTheErrorOfItsCalls(t *testing.T) {
 	onSenderBench(t, func(t *testing.T, b *senderBench) {
 		for range 2 * maxFlights {
 			for _, out := range b.broken(runtime.Goexit) {
-				assert.ErrorIs(t, out.err, fault.Exited)
+				assert.ErrorIs(t, out.err, fault.ErrExited)
 				assert.Zero(t, out.took)
 			}
 		}

@@ -184,7 +184,7 @@ func (w *wakes) start(f func()) {
 
 // apart is start for a caller that waits for f.
 func (w *wakes) apart(f func() error) error {
-	err := fault.Exited // or a panic
+	err := fault.ErrExited // or a panic
 	done := make(chan struct{})
 	w.start(func() {
 		defer close(done)

@@ -106,8 +106,8 @@ var errBroken = errors.New("the redis client")
 // Panicked is the error of a call in which the client, or a hook of it, panicked.
 func Panicked(p any) error { return fmt.Errorf("%w panicked: %v", errBroken, p) }
 
-// Exited is the error of a call in which the client, or a hook of it, ended the goroutine, as runtime.Goexit does.
-var Exited = fmt.Errorf("%w ended the goroutine that called it", errBroken)
+// ErrExited is the error of a call in which the client, or a hook of it, ended the goroutine, as runtime.Goexit does.
+var ErrExited = fmt.Errorf("%w ended the goroutine that called it", errBroken)
 
 // isMisconfigured reports whether an error on the way to the server says that the way is the wrong one.
 func isMisconfigured(err error) bool {
