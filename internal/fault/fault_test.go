@@ -203,7 +203,7 @@ func TestAnErrorOnTheWayPassesUnlessTheWayIsWrong(t *testing.T) {
 		x509.HostnameError{Certificate: &x509.Certificate{}}:    false,
 		x509.CertificateInvalidError{Cert: &x509.Certificate{}}: false,
 		Panicked("in a hook"):                                   false,
-		ErrExited:                                                  false,
+		ErrExited:                                               false,
 	} {
 		got := Read(fmt.Errorf("in between: %w", err), Place{})
 		assert.Equal(t, passes, got.(*Error).Passes, "%v", err)
