@@ -203,7 +203,7 @@ func (q *quorumRun) cycle(ctx context.Context, c column, nodes []*server) (map[s
 
 	n, size := float64(q.cycles), float64(len(nodes))
 	var cpu time.Duration
-	var clients, pttls int64
+	var clients, scripts int64
 	for i := range nodes {
 		calls := map[string]int64{}
 		for command, count := range after[i].calls {
@@ -211,7 +211,7 @@ func (q *quorumRun) cycle(ctx context.Context, c column, nodes []*server) (map[s
 		}
 		client, _ := sent(calls, c.sends...)
 		clients += client
-		pttls += calls["pttl"]
+		scripts += calls["evalsha"]
 		cpu += after[i].cpu - before[i].cpu
 	}
 	values := map[string]float64{
@@ -223,16 +223,17 @@ func (q *quorumRun) cycle(ctx context.Context, c column, nodes []*server) (map[s
 		"sent":   float64(clients) / n / size,
 	}
 	if c.name == "leasehold" && len(nodes) > 1 {
-		values["oneRound"] = oneRound(pttls, q.cycles)
+		values["oneRound"] = oneRound(scripts, len(nodes), q.cycles)
 	}
 	return values, nil
 }
 
-// oneRound is the share of acquires, in percent, that needed one round trip to the nodes. A second round raises the fencing
-// token of some nodes. Its script is the only one that asks for the PTTL of a lock that nobody else holds, and asks once a node;
-// each is taken for an acquire of its own, so the share is this or higher.
-func oneRound(pttls int64, cycles int) float64 {
-	return 100 * (1 - float64(pttls)/float64(cycles))
+// oneRound is the share of acquires, in percent, that needed one round trip to the nodes. Such an acquire and its release are two
+// scripts on each node. A second round raises the fencing token of some nodes, by a script on each of these; each is taken for an
+// acquire of its own, so the share is this or higher.
+func oneRound(scripts int64, nodes, cycles int) float64 {
+	raises := scripts - int64(2*nodes*cycles)
+	return 100 * (1 - float64(raises)/float64(cycles))
 }
 
 // settled returns what the nodes have done once they do nothing more: a quorum answers when a majority has, and the other
