@@ -62,7 +62,7 @@ func (x *Lease) Detach() string {
 	if reason(x.end(mine)) != mine {
 		return ""
 	}
-	x.l.keeper.withdraw(x) // a renewal that has been sent only lengthens the key, if nobody has adopted it
+	x.withdraw() // a renewal that has been sent only lengthens the key, if nobody has adopted it
 	if x.r.tenure != nil {
 		x.r.tenure.detach()
 	}
@@ -84,7 +84,7 @@ func (e *detachedError) Unwrap() error { return ErrReleased }
 
 // bereave ends this Locker's own lease under that token: it is known that Redis has it no more.
 func (l *Locker) bereave(key, token string, reason error) {
-	for _, x := range l.keeper.live() {
+	for _, x := range leases(l.keeper.Live()) {
 		if x.r.token == token && x.r.key == key {
 			_ = x.end(reason)
 		}

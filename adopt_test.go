@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/clock"
 	"github.com/go-leasehold/leasehold/internal/redistest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -271,7 +272,7 @@ func TestAnAdoptionThatFailedLeavesTheLeaseAsItWas(t *testing.T) {
 				fail(t, p, adopt)
 				time.Sleep(50 * time.Millisecond)
 				assert.Equal(t, x.Token(), w.owner("k"))
-				assert.Equal(t, x.ValidUntil().Add(margin(time.Minute)).Round(time.Millisecond), time.Now().Add(w.m.TTL("k")).Round(time.Millisecond))
+				assert.Equal(t, x.ValidUntil().Add(clock.Margin(time.Minute)).Round(time.Millisecond), time.Now().Add(w.m.TTL("k")).Round(time.Millisecond))
 				require.NoError(t, x.Renew(t.Context()))
 				require.NoError(t, x.Release(t.Context()))
 			})

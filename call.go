@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-leasehold/leasehold/internal/fault"
+	"github.com/go-leasehold/leasehold/internal/keep"
 	"github.com/go-leasehold/leasehold/internal/rediskey"
 	"github.com/redis/go-redis/v9"
 )
@@ -228,7 +229,7 @@ func (c *call) finish() {
 }
 
 // isUnheard reports whether no server has answered, though the client did what it should.
-func (c *call) isUnheard() bool { return newsOf(c.err) == answerless && transient(c.err) }
+func (c *call) isUnheard() bool { return outcomeOf(c.err) == keep.Silent && transient(c.err) }
 
 // recovered makes a panic in the client, from a hook of the user's, the error of the calls.
 func recovered(calls ...*call) {

@@ -27,15 +27,15 @@ func (l *Locker) Close() error {
 
 func (l *Locker) shutDown() error {
 	l.close()
-	leases := l.keeper.live()
-	for _, x := range leases {
+	held := leases(l.keeper.Seal())
+	for _, x := range held {
 		x.endContexts(x.closing())
 	}
 
 	var errs []error
 	late := time.NewTimer(closeBound)
 	defer late.Stop()
-	leases = slices.DeleteFunc(leases, func(x *Lease) bool {
+	held = slices.DeleteFunc(held, func(x *Lease) bool {
 		if !x.busy {
 			return false
 		}
@@ -50,13 +50,13 @@ func (l *Locker) shutDown() error {
 
 	ctx, cancel := context.WithTimeout(context.Background(), closeBound)
 	defer cancel()
-	errs = append(errs, releaseAll(ctx, leases)...)
+	errs = append(errs, releaseAll(ctx, held)...)
 	l.calls.Wait(ctx)
 	l.end() // whatever still repeats a clean-up gives up
 	last, stop := context.WithTimeout(context.Background(), time.Second)
 	defer stop()
 	l.calls.Wait(last)
-	for _, x := range l.keeper.close(last) {
+	for _, x := range leases(l.keeper.Close(last)) {
 		_ = x.end(&lossError{LossClosed, "it was not released in time", ErrClosed})
 	}
 	if l.wakes != nil {

@@ -23,7 +23,7 @@ import (
 func process(t *testing.T, client redis.UniversalClient, opts ...Option) *Locker {
 	l := New(client, opts...)
 	t.Cleanup(func() {
-		for _, x := range l.keeper.live() {
+		for _, x := range leases(l.keeper.Live()) {
 			_ = x.end(ErrReleased) // the server may be gone, and Close would look for it
 		}
 		_ = l.Close()

@@ -3,28 +3,12 @@ package leasehold
 import (
 	"context"
 	"errors"
-	"fmt"
-	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/go-leasehold/leasehold/internal/clock"
+	"github.com/go-leasehold/leasehold/internal/keep"
 )
-
-// moment is one instant read from both clocks. Go's monotonic clock stands still while a machine is
-// suspended, the wall clock does not; the wall clock can be set, the monotonic one cannot. A lease trusts
-// neither alone. Neither is ever sent to Redis, nor compared with another machine's.
-type moment struct {
-	time.Time       // for the monotonic reading
-	wall      int64 // ns since 1970
-}
-
-func (m moment) add(d time.Duration) moment { return moment{m.Add(d), m.wall + int64(d)} }
-
-// reached reports whether m, a deadline, has come by either clock.
-func (m moment) reached(now moment) bool { return !now.Before(m.Time) || now.wall >= m.wall }
-
-// margin is what a lease is trusted less than Redis keeps it: for the rate at which two clocks may drift
-// apart, and for Redis' rounding.
-func margin(ttl time.Duration) time.Duration { return max(2*time.Millisecond, ttl/100) }
 
 // Lease is one acquisition of one key. It is held until it is released or lost, and never taken up again; see
 // the package comment for its states. A Lease is safe for concurrent use and may be passed between goroutines:
@@ -41,24 +25,24 @@ type lease struct {
 	r     request
 	ttl   time.Duration
 	fence int64
-	begun moment // before the attempt that won was first sent
-	busy  bool   // it is WithLock's
-	stray bool   // a copy of its acquire may still be on its way
+	begun clock.Moment // before the attempt that won was first sent
+	busy  bool         // it is WithLock's
+	stray bool         // a copy of its acquire may still be on its way
 
 	mu        sync.Mutex    // guards what follows; never held across a Redis call, a hook or a send
-	deadline  moment        // end of trust
+	deadline  clock.Moment  // end of trust
 	err       error         // nil while held; then why it ended for its holder, once and for all
 	held      time.Duration // then: from its acquire to its end
 	releases  releases      // what became of the key then; see release.go
 	trouble   error         // why the last renewal failed; nil: held, else: in jeopardy
-	renewal                 // the automatic one; see keepalive.go
+	renewal                 // the automatic one; see renewal.go
 	waiters   bool          // somebody waits, as far as a renewal told
 	told      bool          // others may know the token, and adopt the lease
 	done      chan struct{}
 	contended chan struct{}
 	contexts  []*leaseContext
 
-	keep entry // the keeper's, guarded by keeper.mu
+	entry keep.Entry // the keeper's
 }
 
 var errNilLease = &Error{Op: "use", Err: invalid("the lease is nil: an acquire failed and its error was passed over")}
@@ -126,9 +110,9 @@ func (x *Lease) Err() error {
 func (x *Lease) check() error { return x.checkAt(x.l.now()) }
 
 // checkAt is check for those who have just read the clocks.
-func (x *Lease) checkAt(now moment) error {
+func (x *Lease) checkAt(now clock.Moment) error {
 	x.mu.Lock()
-	err, over := x.err, x.deadline.reached(now)
+	err, over := x.err, x.deadline.Reached(now)
 	x.mu.Unlock()
 	if err == nil && over {
 		return x.end(x.overdue())
@@ -197,116 +181,6 @@ func (x *Lease) noteWaiters(n int) {
 	}
 }
 
-// Renew puts the lease's full TTL back, in Redis and, from the moment before the call, here. An error that matches
-// [ErrLost] or [ErrReleased] is final. After any other, of the context or of Redis, the lease is still held until
-// [Lease.ValidUntil], and Renew may be called again. It works beside automatic renewals.
-func (x *Lease) Renew(ctx context.Context) error {
-	if x == nil {
-		return errNilLease
-	}
-	if err := x.check(); err != nil {
-		return x.fail("renew", err)
-	}
-	begun := x.l.now()
-	x.mu.Lock()
-	r := x.r
-	x.mu.Unlock()
-	n, err := x.l.store.renew(ctx, &r, x.patience(begun))
-	if err != nil && ctx.Err() != nil {
-		return x.fail("renew", err) // cut short by the caller: that says nothing about the lease
-	}
-	if err := x.renewed(x.l.now(), begun, n, err); err != nil {
-		return x.fail("renew", err)
-	}
-	return nil
-}
-
-// EnsureFor returns nil if the lease may be trusted for d more, after one renewal if it needs one. Ask it before a step
-// whose length is known. A d that the TTL cannot give is refused with [ErrInvalid]; any other error is Renew's.
-func (x *Lease) EnsureFor(ctx context.Context, d time.Duration) error {
-	if x == nil {
-		return errNilLease
-	}
-	if most := x.ttl - margin(x.ttl); d > most {
-		return x.fail("ensure", invalid("%v: a ttl of %v gives %v at most", d, x.ttl, most))
-	}
-	if x.check() == nil && time.Until(x.ValidUntil()) >= d {
-		return nil
-	}
-	if err := x.Renew(ctx); err != nil {
-		return err
-	}
-	if left := time.Until(x.ValidUntil()); left < d {
-		return x.fail("ensure", fmt.Errorf("only %v left after a renewal, want %v", left, d))
-	}
-	return nil
-}
-
-// patience bounds one renewal: it must not hold up the next one, nor outlast the lease.
-func (x *Lease) patience(now moment) time.Duration {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	d := min(max(x.r.o.every(x.ttl)/2, 20*time.Millisecond), callBound)
-	return max(min(d, x.deadline.Sub(now.Time)), time.Millisecond)
-}
-
-// renewed takes in the outcome of a renewal that was begun, at first, at begun. The deadline moves only after a
-// definite yes, and never when it had passed before the answer came: what was not trusted for an instant may have
-// been somebody else's in that instant. Yes counts from begun, which no re-sending of the client's can make too late.
-func (x *Lease) renewed(now, begun moment, waiters int, err error) error {
-	if over := x.checkAt(now); over != nil {
-		return over
-	}
-	if err == nil && waiters < 0 {
-		return x.end(notOurs(waiters, ""))
-	}
-	x.l.stats.renewed(err)
-	if err != nil {
-		x.endanger(err)
-		return err
-	}
-	x.mu.Lock()
-	x.trouble = nil
-	x.extend(begun)
-	x.noteWaiters(waiters)
-	x.mu.Unlock()
-	x.r.o.hook(onRenewed, x.r.event(x.fence))
-	return nil
-}
-
-// endanger notes that the lease needs a renewal and has had none: it failed, or is late.
-func (x *Lease) endanger(err error) {
-	x.mu.Lock()
-	before := x.trouble
-	x.trouble = err
-	x.mu.Unlock()
-	if before == nil {
-		e := x.r.event(x.fence)
-		e.Err = err
-		x.r.o.hook(onJeopardy, e)
-		x.r.o.log(slog.LevelWarn, "leasehold: lease in jeopardy", e)
-	}
-}
-
-// extend moves the deadline to the one that a call begun at that moment earns, if it is later. x.mu is held.
-func (x *Lease) extend(begun moment) {
-	next := begun.add(x.ttl - margin(x.ttl))
-	if hold := x.r.o.maxHold; hold > 0 {
-		if last := x.begun.add(hold); last.Before(next.Time) {
-			next = last
-		}
-	}
-	if next.After(x.deadline.Time) {
-		x.deadline = next
-	}
-}
-
-// capped reports whether no renewal can move the deadline any more. x.mu is held.
-func (x *Lease) capped() bool {
-	hold := x.r.o.maxHold
-	return hold > 0 && !x.deadline.Before(x.begun.Add(hold))
-}
-
 // end is the one way out of "held": the first reason stays. It returns the reason that stands, and no mutex is held
 // while those who wait for it are told.
 func (x *Lease) end(reason error) error {
@@ -323,7 +197,7 @@ func (x *Lease) end(reason error) error {
 		close(x.done)
 	}
 	x.mu.Unlock()
-	x.l.keeper.remove(x)
+	x.l.keeper.Remove(&x.entry)
 	x.endContexts(x.err)
 	if isLost {
 		x.tell(x.lossEvent(loss))

@@ -9,7 +9,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/clock"
 	"github.com/go-leasehold/leasehold/internal/inflight"
+	"github.com/go-leasehold/leasehold/internal/keep"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -28,8 +30,8 @@ type Locker struct {
 	store    store
 	bad      error // why no call can work
 	defaults options
-	wall     func(time.Time) int64 // the wall clock; tests move it alone
-	keeper   keeper
+	clock    clock.Clock
+	keeper   *keep.Keeper
 	gates    gates
 	wakes    *wakes // nil: there is no line, as in a quorum
 	stats    counters
@@ -67,10 +69,9 @@ func newLocker(s store, defaults options) *Locker {
 	l := &Locker{
 		id:       string(appendRandom(nil, idLength)),
 		store:    s,
-		wall:     time.Time.UnixNano,
 		defaults: defaults,
 	}
-	l.keeper.l = l
+	l.keeper = keep.New(&l.clock, func() { l.store.flush() })
 	l.shut = make(chan struct{})
 	l.closing, l.close = context.WithCancel(context.Background())
 	l.ending, l.end = context.WithCancel(context.Background())
@@ -78,10 +79,7 @@ func newLocker(s store, defaults options) *Locker {
 }
 
 // now reads both clocks.
-func (l *Locker) now() moment {
-	t := time.Now()
-	return moment{t, l.wall(t)}
-}
+func (l *Locker) now() clock.Moment { return l.clock.Now() }
 
 func (l *Locker) isClosed() bool { return l.closing.Err() != nil }
 
@@ -202,7 +200,7 @@ func (l *Locker) take(ctx context.Context, a *attempt, how acquireFunc, key stri
 	a.token = l.newToken(a.o.owner)
 	ctx = a.o.started(ctx, a.event(0))
 	x, woken, err := how(l, ctx, a)
-	if err == nil && !l.keeper.add(x) {
+	if err == nil && !x.keep() {
 		r := a.request
 		l.calls.Go(func() { l.undo(r) })
 		x, err = nil, ErrClosed
@@ -237,7 +235,7 @@ func (l *Locker) try(ctx context.Context, a *attempt) (*Lease, Wake, error) {
 // ask sends the command that takes the lock or does not. One that has only cleared dead places out of a long line is sent
 // again: they refuse nobody the lock. It reports, with an error, whether the lock may have been taken all the same.
 func (l *Locker) ask(ctx context.Context, a *attempt, mode string) (x *Lease, stray bool, _ error) {
-	bound := min(a.ttl-margin(a.ttl), callBound)
+	bound := min(a.ttl-clock.Margin(a.ttl), callBound)
 	until := time.Now().Add(bound)
 	for left := bound; left > 0; left = time.Until(until) {
 		begun := l.now()
@@ -258,7 +256,7 @@ func (l *Locker) ask(ctx context.Context, a *attempt, mode string) (x *Lease, st
 		}
 		x = l.lease(a, begun, ans.fence)
 		x.stray = stray
-		if x.deadline.reached(l.now()) {
+		if x.deadline.Reached(l.now()) {
 			break // or it would be a lease that nobody may trust
 		}
 		return x, false, nil
@@ -267,7 +265,7 @@ func (l *Locker) ask(ctx context.Context, a *attempt, mode string) (x *Lease, st
 }
 
 // lease makes the Lease of an attempt that was won by a call begun at that moment.
-func (l *Locker) lease(a *attempt, begun moment, fence int64) *Lease {
+func (l *Locker) lease(a *attempt, begun clock.Moment, fence int64) *Lease {
 	x := (&lease{l: l, r: a.request, ttl: a.ttl, fence: fence, begun: begun, busy: a.busy}).seal()
 	x.auto = a.auto
 	x.extend(begun)

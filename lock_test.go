@@ -9,11 +9,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/clock"
+	"github.com/go-leasehold/leasehold/internal/redistest"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/go-leasehold/leasehold/internal/redistest"
 )
 
 func TestACycleIsTwoCommands(t *testing.T) {
@@ -159,13 +159,13 @@ func TestTheMarginIsTakenOff(t *testing.T) {
 		{time.Second, 10 * time.Millisecond},
 		{time.Minute, 600 * time.Millisecond},
 	} {
-		assert.Equal(t, tt.margin, margin(tt.ttl), tt.ttl)
+		assert.Equal(t, tt.margin, clock.Margin(tt.ttl), tt.ttl)
 	}
-	begun := moment{time.Unix(1000, 0), time.Unix(1000, 0).UnixNano()}
+	begun := clock.Moment{Time: time.Unix(1000, 0), Wall: time.Unix(1000, 0).UnixNano()}
 	x := (&lease{ttl: 1200 * time.Millisecond, r: request{o: &options{}}}).seal()
 	x.extend(begun)
 	assert.Equal(t, 1188*time.Millisecond, x.deadline.Sub(begun.Time))
-	assert.Equal(t, int64(1188*time.Millisecond), x.deadline.wall-begun.wall)
+	assert.Equal(t, int64(1188*time.Millisecond), x.deadline.Wall-begun.Wall)
 }
 
 func TestTheDeadlineCountsFromTheFirstSend(t *testing.T) {

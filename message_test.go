@@ -45,7 +45,7 @@ func TestWhichMessagesAreTrusted(t *testing.T) {
 		} {
 			for _, next := range []int64{0, 7} { // 0: no look was answered
 				s := stay{l: l, next: next, a: &attempt{ttl: tt.ttl, auto: tt.auto, request: request{o: &options{lockDelay: tt.delay}}}}
-				s.anchor = anchor.add(-tt.after)
+				s.anchor = anchor.Plus(-tt.after)
 				x := s.trust(grant(tt.fence))
 				if tt.want == 0 || next == 0 {
 					assert.Nil(t, x, name)

@@ -10,11 +10,11 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/go-leasehold/leasehold/internal/clock"
+	"github.com/go-leasehold/leasehold/internal/redistest"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/go-leasehold/leasehold/internal/redistest"
 )
 
 const tenYears = 10 * 365 * 24 * time.Hour
@@ -50,7 +50,7 @@ func leasedBy(t *testing.T, l *Locker, m *miniredis.Miniredis, ttl time.Duration
 		require.NoError(t, err, "%s(%v)", how, ttl)
 		left[how] = m.TTL(lease.Key())
 		assert.True(t, lease.Valid())
-		assert.Equal(t, ttl-margin(ttl), time.Until(lease.ValidUntil()), "%s(%v)", how, ttl)
+		assert.Equal(t, ttl-clock.Margin(ttl), time.Until(lease.ValidUntil()), "%s(%v)", how, ttl)
 	}
 	lease, err := l.TryAcquire(ctx, "k", ttl, opts...)
 	taken("TryAcquire", lease, err)

@@ -70,7 +70,7 @@ func (x *Lease) LogValue() slog.Value {
 func (l *Locker) Format(f fmt.State, verb rune) {
 	text := "<nil>"
 	if l != nil {
-		text = fmt.Sprintf("locker (%d leases held, %d acquires waiting)", l.keeper.len(), l.stats.waiting.Load())
+		text = fmt.Sprintf("locker (%d leases held, %d acquires waiting)", l.keeper.Len(), l.stats.waiting.Load())
 	}
 	format(f, verb, text)
 }

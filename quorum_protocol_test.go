@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/clock"
 	"github.com/go-leasehold/leasehold/internal/rediskey"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -222,7 +223,7 @@ func TestQuorumDeadlineIsTTLLessElapsedLessMargin(t *testing.T) {
 			time.Sleep(c.ttl / 5)
 			begun = time.Now()
 			require.NoError(t, x.Renew(t.Context()))
-			require.Equal(t, c.ttl-margin(c.ttl)-time.Since(begun), time.Until(x.ValidUntil()))
+			require.Equal(t, c.ttl-clock.Margin(c.ttl)-time.Since(begun), time.Until(x.ValidUntil()))
 		})
 	}
 }

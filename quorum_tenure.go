@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/clock"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -101,7 +102,7 @@ func newTenure(q *quorum, r *request) *tenure {
 // life is how long a round that began at t0 can be trusted from then.
 func (t *tenure) life() time.Duration {
 	ttl := time.Duration(t.r.px)*time.Millisecond - t.r.o.lockDelay
-	return ttl - margin(ttl)
+	return ttl - clock.Margin(ttl)
 }
 
 // count counts seats. t.mu is held.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/clock"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -28,7 +29,7 @@ func (x *Lease) Release(ctx context.Context) error {
 	_ = x.check()
 	x.l.calls.Enter() // before the lease ends: Close waits for that, and then for the releases under way
 	_ = x.end(ErrReleased)
-	x.l.keeper.withdraw(x)
+	x.withdraw()
 	if ctx.Err() != nil {
 		ctx = context.WithoutCancel(ctx)
 	}
@@ -44,7 +45,7 @@ func (x *Lease) Release(ctx context.Context) error {
 // releaseLater repeats a release while the key can be there.
 func (x *Lease) releaseLater() {
 	defer x.repeats(false)
-	x.l.retry(time.Until(x.ValidUntil())+margin(x.ttl)+x.r.o.lockDelay, func(ctx context.Context) bool {
+	x.l.retry(time.Until(x.ValidUntil())+clock.Margin(x.ttl)+x.r.o.lockDelay, func(ctx context.Context) bool {
 		e, _, again := x.sendRelease(ctx, callBound)
 		x.tell(e)
 		return !again

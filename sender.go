@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/go-leasehold/leasehold/internal/inflight"
+	"github.com/go-leasehold/leasehold/internal/keep"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -222,7 +223,7 @@ func (s *sender) flight() {
 		f.answered = ""
 		for i, c := range batch {
 			batch[i] = nil
-			if c.finish(); newsOf(c.err) == answering {
+			if c.finish(); outcomeOf(c.err) == keep.Answered {
 				f.answered = c.key
 			}
 		}

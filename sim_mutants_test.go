@@ -156,7 +156,7 @@ func replace(t *testing.T, old, new string) (back func()) {
 var clientMutants = []struct {
 	name, file, old, new string
 }{
-	{"trust counts from the receipt of a message", "wait.go", "deadline := s.anchor.add(", "deadline := s.l.now().add("},
+	{"trust counts from the receipt of a message", "wait.go", "deadline := s.anchor.Plus(", "deadline := s.l.now().Plus("},
 	{"trust counts from the last look, answered or not", "wait.go", "		s.a.looks++\n", "		s.a.looks++\n		s.anchor = begun\n"},
 	{"messages are not compared with the last look", "wait.go", "fence >= s.next &&", ""},
 	{"no look after the subscription", "wake.go", "t.hint() // confirmed", "// confirmed"},
@@ -164,8 +164,8 @@ var clientMutants = []struct {
 	{"no look at the expiry", "wait.go", "!ans.forever && expiry < pause {", "false && expiry < pause {"},
 	{"who gives up does not say so", "wait.go", "l.discard(a.request, err, func() { l.gates.leave(a.key) })", "l.gates.leave(a.key)"},
 	{"a lease counts from the answer", "wait.go", "x := s.l.lease(s.a, begun, ans.fence)", "x := s.l.lease(s.a, s.l.now(), ans.fence)"},
-	{"a renewal counts from the answer", "lease.go", "	x.extend(begun)\n	x.noteWaiters", "	x.extend(x.l.now())\n	x.noteWaiters"},
-	{"a renewal revives a lease that was over", "lease.go", "	if over := x.checkAt(now); over != nil {\n		return over\n	}\n	if err == nil && waiters < 0", "	if err == nil && waiters < 0"},
+	{"a renewal counts from the answer", "renewal.go", "	x.extend(begun)\n	x.noteWaiters", "	x.extend(x.l.now())\n	x.noteWaiters"},
+	{"a renewal revives a lease that was over", "renewal.go", "	if over := x.checkAt(now); over != nil {\n		return over\n	}\n	if err == nil && waiters < 0", "	if err == nil && waiters < 0"},
 	{"a lease won by message is not confirmed", "wait.go", "		x.due = due\n", "		x.due = x.due.Add(time.Hour)\n"},
 	{"the gate lets the last one in first", "gate.go", "at.line.Remove(at.line.Front())", "at.line.Remove(at.line.Back())"},
 	{"the gate does not open after a wait that ended badly", "wait.go", "l.discard(a.request, err, func() { l.gates.leave(a.key) })", "l.discard(a.request, err, func() {})"},

@@ -330,7 +330,7 @@ func trusted(x *Lease) bool {
 	now := x.l.now()
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.err == nil && !x.deadline.reached(now)
+	return x.err == nil && !x.deadline.Reached(now)
 }
 
 // waits counts an Acquire among the waiters until the function that it returns is called.

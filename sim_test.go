@@ -329,7 +329,7 @@ func (h *simHistory) left(p *simHost) {
 	if n := len(l.wakes.lines); n > 0 {
 		h.judge.fail(p, "%d subscriptions are left", n)
 	}
-	if n := l.keeper.len(); n > 0 {
+	if n := l.keeper.Len(); n > 0 {
 		h.judge.fail(p, "%d leases are kept", n)
 	}
 }

@@ -35,7 +35,7 @@ type counters struct {
 func (l *Locker) Stats() Stats {
 	c := &l.stats
 	s := Stats{
-		Held:      l.keeper.len(),
+		Held:      l.keeper.Len(),
 		Waiting:   int(c.waiting.Load()),
 		GaveUp:    c.gaveUp.Load(),
 		Retried:   c.retried.Load(),

@@ -7,6 +7,8 @@ import (
 	"math"
 	mathrand "math/rand/v2"
 	"time"
+
+	"github.com/go-leasehold/leasehold/internal/clock"
 )
 
 // How an Acquire waits. Two lines stand behind each other: the gate, in which the goroutines of this process wait for
@@ -73,7 +75,7 @@ func (l *Locker) wait(ctx context.Context, a *attempt) (*Lease, Wake, error) {
 type stay struct {
 	l      *Locker
 	a      *attempt
-	anchor moment
+	anchor clock.Moment
 	next   int64      // 0 before the first answer: then no message is believed
 	sent   bool       // something of its token may have reached Redis
 	stray  bool       // and something that was given up, or sent again, may still be on its way
@@ -121,14 +123,14 @@ func (s *stay) stand(ctx context.Context) (*Lease, error) {
 				s.l.wakes.missed(s)
 			}
 			x := s.l.lease(s.a, begun, ans.fence)
-			if !x.deadline.reached(s.l.now()) {
+			if !x.deadline.Reached(s.l.now()) {
 				x.stray = s.stray
 				return x, nil
 			}
 			if over := s.over(ctx, nil); over != nil {
 				return nil, over
 			}
-			s.blame(&noAnswerError{bound: s.a.ttl - margin(s.a.ttl)})
+			s.blame(&noAnswerError{bound: s.a.ttl - clock.Margin(s.a.ttl)})
 			if slow++; slow == maxSlow {
 				s.stray = true // undone: others may be quick enough
 				return nil, nil
@@ -217,9 +219,9 @@ func (s *stay) sleep(ctx context.Context, pause time.Duration, woken Wake) (*Lea
 // hold, which counts from now; and one that would have to be renewed at once.
 func (s *stay) trust(g grant) *Lease {
 	life := min(claim, s.a.ttl)
-	deadline := s.anchor.add(life - margin(life))
+	deadline := s.anchor.Plus(life - clock.Margin(life))
 	o := s.a.o
-	if !s.a.auto || o.lockDelay > 0 || o.replicas > 0 || o.maxHold > 0 || deadline.add(-life/3).reached(s.l.now()) {
+	if !s.a.auto || o.lockDelay > 0 || o.replicas > 0 || o.maxHold > 0 || deadline.Plus(-life/3).Reached(s.l.now()) {
 		return nil
 	}
 	if !s.plausible(int64(g)) {
@@ -246,7 +248,7 @@ func (s *stay) trust(g grant) *Lease {
 // failover went to a server whose clock is another. That costs one look.
 func (s *stay) plausible(fence int64) bool {
 	since := s.l.now().Sub(s.anchor.Time)
-	return s.next > 0 && fence >= s.next && fence-s.next <= (since+margin(since)).Microseconds()
+	return s.next > 0 && fence >= s.next && fence-s.next <= (since+clock.Margin(since)).Microseconds()
 }
 
 // blame notes what the stay waits for, and tells it if that is Redis.

@@ -9,11 +9,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
+	"github.com/go-leasehold/leasehold/internal/clock"
 	"github.com/go-leasehold/leasehold/internal/rediskey"
 	"github.com/go-leasehold/leasehold/internal/redistest"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // waits has n goroutines wait for the key, one after the other, and reports the order in which they get in. Each holds the
@@ -159,7 +159,9 @@ func TestAWaiterGetsInHoweverTheLockBecomesFree(t *testing.T) {
 	}{
 		"released": {
 			func(w *world, p *party) { p.keeps("k", time.Minute) },
-			func(w *world, p *party) { assert.NoError(w.t, p.keeper.live()[0].Release(context.Background())) },
+			func(w *world, p *party) {
+				assert.NoError(w.t, leases(p.keeper.Live())[0].Release(context.Background()))
+			},
 			0, WokenByMessage, 10,
 		},
 		"closed": {
@@ -239,7 +241,7 @@ func TestAWaiterDoesWithoutMessages(t *testing.T) {
 		require.NoError(t, r.err)
 		assert.LessOrEqual(t, time.Since(begun), tick)
 		assert.Equal(t, WokenByTick, q.heard("acquired")[0].Woken)
-		assert.InDelta(t, time.Minute-margin(time.Minute), time.Until(r.lease.ValidUntil()), float64(time.Millisecond))
+		assert.InDelta(t, time.Minute-clock.Margin(time.Minute), time.Until(r.lease.ValidUntil()), float64(time.Millisecond))
 	})
 }
 
@@ -330,7 +332,7 @@ func TestALeaseThatAMessageBroughtIsConfirmedByARenewal(t *testing.T) {
 		go func() {
 			done <- q.WithLock(t.Context(), "k", time.Minute, func(ctx context.Context, y *Lease) error {
 				assert.InDelta(t, 14, len(q.fault.Sent()), 2, "the join, a look when the subscription was confirmed, and one in 3/4 s to 1 s")
-				assert.LessOrEqual(t, time.Until(y.ValidUntil()), claim-margin(claim))
+				assert.LessOrEqual(t, time.Until(y.ValidUntil()), claim-clock.Margin(claim))
 				assert.LessOrEqual(t, y.ValidUntil(), time.Now().Add(w.m.TTL("k")))
 				time.Sleep(claim)
 				assert.True(t, y.Valid())
@@ -351,7 +353,7 @@ func TestALeaseThatAMessageBroughtIsConfirmedByARenewal(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		require.NoError(t, x.Release(t.Context()))
 		y := (<-waiting).lease
-		assert.Equal(t, time.Minute-margin(time.Minute), time.Until(y.ValidUntil()))
+		assert.Equal(t, time.Minute-clock.Margin(time.Minute), time.Until(y.ValidUntil()))
 		assert.Equal(t, time.Minute, w.m.TTL("k"))
 		assert.Equal(t, WokenByMessage, q.heard("acquired")[1].Woken)
 	})

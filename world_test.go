@@ -118,7 +118,7 @@ func (w *world) party(opts ...Option) *party {
 		o.Dialer = p.wire.Dial
 	})
 	p.start(client, opts)
-	p.wall = func(t time.Time) int64 { return t.UnixNano() + p.skew.Load() }
+	p.clock.Wall = func(t time.Time) int64 { return t.UnixNano() + p.skew.Load() }
 	return p
 }
 
@@ -252,12 +252,8 @@ func (p *party) requireEmpty() {
 
 // kept is what the keeper has in hand.
 func kept(l *Locker) (leases, renewing int) {
-	l.keeper.mu.Lock()
-	defer l.keeper.mu.Unlock()
-	for _, ln := range l.keeper.lanes {
-		renewing += ln.renewing
-	}
-	return l.keeper.leases.len(), renewing
+	leases, _, renewing = l.keeper.Load()
+	return leases, renewing
 }
 
 // goroutines are those of this bubble that the library has started and that have not ended.
@@ -277,7 +273,7 @@ func goroutines() (stacks []string) {
 
 var bubbleOf = regexp.MustCompile(`synctest bubble \d+\]`)
 
-var ours = regexp.MustCompile(`^created by github\.com/go-leasehold/leasehold(/internal/inflight)?\.\(\*(Locker|Lease|Group|sender|wakes|subscription|keeper)\)`)
+var ours = regexp.MustCompile(`^created by github\.com/go-leasehold/leasehold(/internal/\w+)?\.\(\*(Locker|Lease|Group|sender|wakes|subscription|Keeper)\)`)
 
 // runOf matches the runs of a script, in one mode if any is given.
 func runOf(sc *script, modes ...string) func(redis.Cmder) bool {

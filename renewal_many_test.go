@@ -123,7 +123,7 @@ func (w *world) onPaper(n int, ttl time.Duration, opts ...Option) (*Locker, *pap
 }
 
 // many is more than may be under way at once.
-const many = 8 * burst
+const many = 2048
 
 func TestManyLeasesAreRenewedWithoutAGoroutineEachAndSpreadInTime(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/clock"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -46,7 +47,7 @@ func TestALeaseIsRenewedEveryThirdOfItsTTL(t *testing.T) {
 				assert.GreaterOrEqual(t, pause, tt.every*9/10-time.Nanosecond)
 			}
 			assert.Greater(t, len(pauses), len(renewed)/2, "by chance, so that leases do not keep step")
-			assert.GreaterOrEqual(t, time.Until(x.ValidUntil()), 3*time.Second-margin(3*time.Second)-tt.every)
+			assert.GreaterOrEqual(t, time.Until(x.ValidUntil()), 3*time.Second-clock.Margin(3*time.Second)-tt.every)
 		})
 	}
 }

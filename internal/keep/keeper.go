@@ -1,0 +1,355 @@
+// Package keep decides when each of many leases is renewed, and when its deadline has come. It knows no Redis and no lease:
+// a lease answers the questions of [Client].
+//
+// One timer serves all leases. There is no goroutine for each lease and none that sleeps, so a [Keeper] whose leases need
+// nothing runs nothing.
+package keep
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/go-leasehold/leasehold/internal/clock"
+	"github.com/go-leasehold/leasehold/internal/inflight"
+)
+
+// Coalesce is how much too early a lease is renewed so that its renewal can share a round trip with one that is due. A
+// process with many leases sends pipelines, not a command for each, and its timer fires some twenty times a second.
+const Coalesce = 50 * time.Millisecond
+
+// Client is a lease, as the keeper knows it. Its methods are called without the keeper's lock, and the first three by one
+// goroutine at a time.
+type Client interface {
+	// Turn does what is due about the client now. It reports false if the client has ended.
+	Turn(now clock.Moment) (Plan, bool)
+	// Send has the client's renewal sent with the next flush, since there is room in its lane. It reports false if there is
+	// nothing to send any more.
+	Send(now clock.Moment, in *Lane) (Plan, bool)
+	// Answered takes in the answer to a renewal. It reports false if that changes no plan.
+	Answered(a Answer, now clock.Moment) (Plan, bool)
+
+	// Every is the time between two renewals, 0 if the client is not renewed. It never changes.
+	Every() time.Duration
+	// Overdue is how long after its turn a renewal counts as failed.
+	Overdue() time.Duration
+	// TTL is the time that one renewal brings.
+	TTL() time.Duration
+}
+
+// Plan is what the keeper is to do about a client next.
+type Plan struct {
+	Next  time.Time // of the next turn
+	Early bool      // that turn is a renewal's, which may be some time before
+	Queue any       // the server whose lane the client's renewal is to wait in; nil: it is not to be renewed now
+	Until time.Time // in the lane: the end of the client's trust
+}
+
+// Answer is the outcome of one renewal.
+type Answer struct {
+	Of      any // the renewal, as its client knows it
+	Begun   clock.Moment
+	Waiters int
+	Err     error
+}
+
+// Entry is a client's place with its keeper, guarded by the keeper. The zero value is ready to be added once.
+type Entry struct {
+	client Client
+	early  bool // its turn is a renewal's, which may be some time before
+	pos    int  // in the heap, from 1; 0: not in it
+	over   bool // ended: never in the heap again
+}
+
+// Keeper keeps clients: every live one stands in its heap, by the next moment at which something is to be done about it. One
+// timer fires at the earliest of those moments. The methods are safe for concurrent use.
+//
+// A client is added in the goroutine that won the lease, before anybody can release it. What is late after its end (an
+// answer, a turn) meets a client that says so, so no order of events arms a client that has ended.
+type Keeper struct {
+	clock *clock.Clock
+	flush func() // sends what the clients have sent
+
+	mu      sync.Mutex // guards what follows and every Entry; no other mutex is taken under it
+	epoch   time.Time  // of the heaps' times
+	clients heap
+	lanes   map[any]*Lane // by server
+	pace    pace
+	timer   *time.Timer
+	fires   time.Time // when the timer does; zero: it does not
+	ticking bool
+	answers []answered
+	last    clock.Moment
+	sealed  bool // nothing is added any more
+	closed  bool
+	ticks   inflight.Group
+
+	turns []turn // only tick's
+}
+
+// turn is what a client's turn has led to.
+type turn struct {
+	e *Entry
+	Plan
+}
+
+type answered struct {
+	e *Entry
+	Answer
+}
+
+// New returns a Keeper. It starts nothing before a client is added.
+func New(c *clock.Clock, flush func()) *Keeper {
+	return &Keeper{clock: c, flush: flush, clients: heap{placed: true}}
+}
+
+// Add begins to keep a client, whose entry e is. It reports false after Seal.
+func (k *Keeper) Add(e *Entry, c Client, p Plan) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.sealed {
+		return false
+	}
+	if k.epoch.IsZero() {
+		k.epoch = time.Now()
+	}
+	e.client = c
+	k.pace.rate += rate(c)
+	k.put(e, p)
+	return true
+}
+
+// rate is what one client adds to the rate of renewals.
+func rate(c Client) float64 {
+	if every := c.Every(); every > 0 {
+		return 1 / every.Seconds()
+	}
+	return 0
+}
+
+// put moves a client to its next moment; one that has ended stays out. k.mu is held.
+func (k *Keeper) put(e *Entry, p Plan) {
+	if e.over {
+		return
+	}
+	e.early = p.Early
+	if at := since(k.epoch, p.Next); e.pos == 0 {
+		k.clients.push(at, e)
+	} else {
+		k.clients.move(e.pos, at)
+	}
+	k.arm()
+}
+
+// Remove forgets a client that has ended.
+func (k *Keeper) Remove(e *Entry) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	e.over = true
+	if e.pos == 0 {
+		return
+	}
+	k.clients.remove(e.pos)
+	if k.pace.rate -= rate(e.client); k.clients.len() == 0 {
+		k.pace.rate = 0 // what rounding has left
+	}
+}
+
+// Deliver passes the answer to a renewal on to its client. It does not block.
+func (k *Keeper) Deliver(e *Entry, a Answer) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.answers = append(k.answers, answered{e, a})
+	k.arm()
+}
+
+// Len returns the number of clients that have not ended.
+func (k *Keeper) Len() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.clients.len()
+}
+
+// Live returns the clients that have not ended.
+func (k *Keeper) Live() []Client {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.live()
+}
+
+// Seal is Live, and no client is added after it: so nobody is missed.
+func (k *Keeper) Seal() []Client {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.sealed = true
+	return k.live()
+}
+
+// live is Live with k.mu held.
+func (k *Keeper) live() []Client {
+	all := make([]Client, k.clients.len())
+	for i, s := range k.clients.slots {
+		all[i] = s.e.client
+	}
+	return all
+}
+
+// Close stops the timer and waits for a tick that is running, no longer than ctx allows: a user's hook may be in it, even
+// one that has called Close. It returns the clients that have not ended, which nobody watches any more.
+func (k *Keeper) Close(ctx context.Context) []Client {
+	k.mu.Lock()
+	k.sealed, k.closed = true, true
+	if k.timer != nil {
+		k.timer.Stop()
+	}
+	left := k.live()
+	for _, s := range k.clients.slots {
+		s.e.pos, s.e.over = 0, true
+	}
+	k.clients.slots, k.lanes, k.answers = nil, nil, nil
+	k.mu.Unlock()
+	k.ticks.Wait(ctx)
+	return left
+}
+
+// Load returns how many clients are kept, how many of their renewals wait in lanes, and how many are under way.
+func (k *Keeper) Load() (kept, queued, underWay int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, ln := range k.lanes {
+		queued += ln.queue.len()
+		underWay += ln.renewing
+	}
+	return k.clients.len(), queued, underWay
+}
+
+// arm sets the timer to the earliest moment. The timer is not set back when that is later than before: a tick too many
+// costs less than a timer for each acquire. k.mu is held.
+func (k *Keeper) arm() {
+	if k.ticking || k.closed {
+		return
+	}
+	var next time.Time
+	if k.clients.len() > 0 {
+		next = k.epoch.Add(time.Duration(k.clients.slots[0].at))
+	}
+	if len(k.answers) > 0 {
+		next = time.Now()
+	} else if len(k.lanes) > 0 {
+		if at, ok := k.ready(time.Now()); ok && (next.IsZero() || at.Before(next)) {
+			next = at
+		}
+	}
+	if next.IsZero() || !k.fires.IsZero() && !next.Before(k.fires) {
+		return
+	}
+	k.fires = next
+	if k.timer == nil {
+		k.timer = time.AfterFunc(time.Until(next), k.tick)
+	} else {
+		k.timer.Reset(time.Until(next))
+	}
+}
+
+// tick does what is due, until nothing is.
+func (k *Keeper) tick() {
+	k.mu.Lock()
+	if k.closed || k.ticking {
+		k.mu.Unlock()
+		return
+	}
+	k.ticking = true
+	k.fires = time.Time{}
+	k.ticks.Enter()
+	defer k.ticks.Leave()
+	for !k.closed {
+		now := k.clock.Now()
+		answers, due := k.take(now)
+		if len(answers)+len(due) > 0 {
+			k.mu.Unlock()
+			k.serve(answers, due, now)
+			k.mu.Lock()
+			k.settle()
+		}
+		sends := k.admit(now.Time)
+		if len(sends) > 0 {
+			k.mu.Unlock()
+			k.send(sends, now)
+			k.mu.Lock()
+			k.settle()
+		}
+		if len(answers)+len(due)+len(sends) == 0 {
+			break
+		}
+	}
+	k.ticking = false
+	k.arm()
+	k.mu.Unlock()
+}
+
+// serve has the clients take in their answers and do what is due.
+func (k *Keeper) serve(answers []answered, due []*Entry, now clock.Moment) {
+	for _, a := range answers {
+		p, changed := a.e.client.Answered(a.Answer, now)
+		k.note(a.e, p, changed)
+	}
+	for _, e := range due {
+		p, live := e.client.Turn(now)
+		k.note(e, p, live)
+	}
+}
+
+// send has the clients send their renewals.
+func (k *Keeper) send(sends []admitted, now clock.Moment) {
+	for _, s := range sends {
+		p, sent := s.e.client.Send(now, s.lane)
+		k.note(s.e, p, true)
+		if !sent {
+			k.Leave(s.lane, Unsent) // it ended in the lane, or an answer came that had been given up
+		}
+	}
+	k.flush()
+}
+
+// note keeps a plan for settle.
+func (k *Keeper) note(e *Entry, p Plan, changed bool) {
+	if changed {
+		k.turns = append(k.turns, turn{e, p})
+	}
+}
+
+// take returns the answers and the clients that are due. k.mu is held.
+func (k *Keeper) take(now clock.Moment) (answers []answered, due []*Entry) {
+	answers, k.answers = k.answers, nil
+
+	if asleep := now.Wall - k.last.Wall - int64(now.Sub(k.last.Time)); !k.last.IsZero() && asleep > int64(time.Second) {
+		for _, s := range k.clients.slots {
+			due = append(due, s.e) // the machine was suspended, or its wall clock set: judge every lease now
+		}
+	}
+	k.last = now
+	at := since(k.epoch, now.Time)
+	soon := at + int64(Coalesce)
+	for k.clients.len() > 0 {
+		first := k.clients.slots[0]
+		if first.at > at && !(len(due) > 0 && first.e.early && first.at < soon) {
+			break
+		}
+		due = append(due, first.e)
+		first.e.early = false
+		k.clients.move(1, at+int64(first.e.client.Overdue())) // where its turn will put most, and still among the living
+	}
+	return answers, due
+}
+
+// settle puts the clients that had a turn where they belong now. k.mu is held.
+func (k *Keeper) settle() {
+	for i, t := range k.turns {
+		if t.Queue != nil && !t.e.over {
+			k.lane(t.Queue).queue.push(since(k.epoch, t.Until), t.e)
+		}
+		k.put(t.e, t.Plan)
+		k.turns[i] = turn{}
+	}
+	k.turns = k.turns[:0]
+}
