@@ -303,7 +303,7 @@ func TestTheACLRuleOfTheRunbookIsEnough(t *testing.T) {
 	}
 	require.NoError(t, admin.Do(ctx, words...).Err())
 	user := func() *leasehold.Locker {
-		client := server.Client(func(o *redis.Options) { o.Username, o.Password = "billing", "secret" })
+		client := server.Client(func(o *redis.Options) { o.Username, o.Password, o.DisableIdentity = "billing", "secret", true })
 		l := leasehold.New(client, leasehold.WithKeyPrefix("app:"))
 		t.Cleanup(func() { assert.NoError(t, l.Close()) })
 		return l

@@ -265,3 +265,38 @@ func TestAFencedScriptSaysThatRedisIsUnavailable(t *testing.T) {
 	_, err = fencedSet.Run(t.Context(), c, "r", 1, nil)
 	require.Empty(t, kindsOf(err), "%v", err)
 }
+
+// What was met on the way is the cause while it is news: it happened just now, and nothing has gone well since.
+func TestACauseIsForgottenWhenItIsNoLongerTheCause(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		p := w.party()
+		within := func(d time.Duration) error {
+			ctx, cancel := context.WithTimeout(t.Context(), d)
+			defer cancel()
+			_, err := p.Inspect(ctx, "k")
+			return err
+		}
+		inspect := func() error { return within(time.Minute) }
+		away := func() {
+			p.wire.Refuse()
+			p.wire.Cut()
+			require.ErrorContains(t, inspect(), "connection refused")
+		}
+		require.NoError(t, inspect())
+		away()
+		p.wire.Pass()
+		time.Sleep(2 * time.Second) // go-redis dials once a second
+		require.NoError(t, inspect())
+		p.wire.BlackHole()
+		require.EqualError(t, within(100*time.Millisecond), `leasehold: inspect "k": no answer from redis: context deadline exceeded`)
+
+		p.wire.Pass()
+		time.Sleep(time.Minute)
+		require.NoError(t, inspect())
+		away()
+		p.wire.BlackHole()
+		require.ErrorContains(t, inspect(), "connection refused", "it has just been so")
+		time.Sleep(recent)
+		require.NotContains(t, inspect().Error(), "refused")
+	})
+}
