@@ -27,6 +27,9 @@ type column struct {
 	renews bool
 	// key is the Redis key of a lock's name; nil for the name itself.
 	key func(name string) string
+	// token answers what a holder of that library has at its key, for those
+	// whose waiters tell; nil where any value will do.
+	token func(ctx context.Context, addr string) (string, error)
 }
 
 func (c column) redisKey(name string) string {

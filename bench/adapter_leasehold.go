@@ -13,10 +13,24 @@ import (
 // leaseholdColumn has its leases renewed by the Locker, or leaves that to the
 // holder, which is Acquire's default and costs a waiter one confirmation.
 func leaseholdColumn(name string, auto bool) column {
-	return column{name: name, renews: auto, open: func(addr string, ttl time.Duration) (client, error) {
+	return column{name: name, renews: auto, token: leaseholdToken, open: func(addr string, ttl time.Duration) (client, error) {
 		rdb := redis.NewClient(&redis.Options{Addr: addr})
 		return &leaseholdClient{rdb: rdb, locker: leasehold.New(rdb, leasehold.WithAutoRenew(auto)), ttl: ttl}, nil
 	}}
+}
+
+// leaseholdToken is that of a lease that was given back. A waiter looks more
+// often where the holder is a client of another library.
+func leaseholdToken(ctx context.Context, addr string) (string, error) {
+	rdb := redis.NewClient(&redis.Options{Addr: addr})
+	defer rdb.Close()
+	locker := leasehold.New(rdb)
+	defer locker.Close()
+	l, err := locker.TryAcquire(ctx, "bench:token", time.Minute)
+	if err != nil {
+		return "", err
+	}
+	return l.Token(), l.Release(ctx)
 }
 
 type leaseholdClient struct {

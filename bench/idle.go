@@ -50,9 +50,15 @@ func idleOne(fs *flag.FlagSet) func(context.Context, *server, column) (map[strin
 		baseline := runtime.NumGoroutine()
 
 		// The keys are held by somebody who is no part of this process.
+		holder := "somebody"
+		if c.token != nil {
+			if holder, err = c.token(ctx, s.addr); err != nil {
+				return nil, err
+			}
+		}
 		pipe := s.admin.Pipeline()
 		for i := range *waiters {
-			pipe.Set(ctx, c.redisKey(fmt.Sprintf("bench:lock:%d", i)), "somebody", time.Hour)
+			pipe.Set(ctx, c.redisKey(fmt.Sprintf("bench:lock:%d", i)), holder, time.Hour)
 		}
 		if _, err := pipe.Exec(ctx); err != nil {
 			return nil, err
