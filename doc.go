@@ -73,8 +73,9 @@
 //
 // Not promised: that a holder stops in time (see above); that clients which use SET NX PX and compare-and-delete on the
 // same key, as other libraries do, respect the line, though they exclude us and we exclude them. Such a client tells nobody
-// that it has let go, so the first of the line looks every 25 to 50 ms while it holds the lock. Of what it has to do so
-// as not to starve beside a busy line, the runbook tells.
+// that it has let go, so the first of the line looks every 25 to 50 ms while it holds the lock. And nothing is promised against
+// users of the same Redis who may write the keys, or read a line and publish to its waiters. The runbook has what each may do,
+// and how a plain client keeps to the line.
 //
 // # Errors and contexts
 //

@@ -160,7 +160,7 @@ var clientMutants = []struct {
 	{"trust counts from the last look, answered or not", "wait.go", "		s.a.looks++\n", "		s.a.looks++\n		s.anchor = begun\n"},
 	{"messages are not compared with the last look", "wait.go", "fence >= s.next &&", ""},
 	{"no look after the subscription", "wake.go", "t.hint() // confirmed", "// confirmed"},
-	{"no tick", "wait.go", "pause, woken := tick-mathrand.N(tick/4)", "pause, woken := time.Hour"},
+	{"no tick", "wait.go", "	if pause < tick/2 {", "	if pause = time.Hour; false {"},
 	{"no look at the expiry", "wait.go", "!ans.forever && expiry < pause {", "false && expiry < pause {"},
 	{"who gives up does not say so", "wait.go", "l.discard(a.request, err, func() { l.gates.leave(a.key) })", "l.gates.leave(a.key)"},
 	{"a lease counts from the answer", "wait.go", "x := s.l.lease(s.a, begun, ans.fence)", "x := s.l.lease(s.a, s.l.now(), ans.fence)"},

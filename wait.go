@@ -16,8 +16,8 @@ import (
 // thousand waiters takes its turns with one that has a single waiter, and costs Redis no more.
 
 const (
-	// tick is the longest time between two looks of a waiter, and 3/4 of it the shortest. Its mark, good for claim,
-	// survives one look that is lost or late.
+	// tick is the longest time between two looks of a waiter. Its mark, good for claim, survives one look that is
+	// lost or late.
 	tick = time.Second
 	// plainTick is tick for the first of the line behind a client of another library, which tells nobody that it has let go.
 	plainTick = 50 * time.Millisecond
@@ -76,12 +76,13 @@ type stay struct {
 	l      *Locker
 	a      *attempt
 	anchor clock.Moment
-	next   int64      // 0 before the first answer: then no message is believed
-	sent   bool       // something of its token may have reached Redis
-	stray  bool       // and something that was given up, or sent again, may still be on its way
-	reason error      // what it waits for
-	woken  Wake       // by what it was woken last
-	grants chan grant // length one, the newest is kept
+	next   int64         // 0 before the first answer: then no message is believed
+	sent   bool          // something of its token may have reached Redis
+	stray  bool          // and something that was given up, or sent again, may still be on its way
+	reason error         // what it waits for
+	woken  Wake          // by what it was woken last
+	phase  time.Duration // of its looks
+	grants chan grant    // length one, the newest is kept
 }
 
 // grant is what a release tells the waiter to whom it hands the lock: the fencing token. 0 is no grant, only "look".
@@ -93,6 +94,7 @@ func (s *stay) wakeID() string { return wakeIDOf(s.a.token) }
 // either: skipped after a pause, flushed, or deleted by hand.
 func (s *stay) stand(ctx context.Context) (*Lease, error) {
 	s.woken = WokenAtOnce
+	s.phase = mathrand.N(tick)
 	s.anchor = s.l.now()
 	s.grants = make(chan grant, 1)
 	s.l.wakes.enter(s)
@@ -145,7 +147,7 @@ func (s *stay) stand(ctx context.Context) (*Lease, error) {
 			s.anchor, s.next = begun, max(min(ans.fence, math.MaxInt64-1)+1, ans.now)
 			s.blame(ans.reason())
 			s.l.wakes.listen(s)
-			pause, woken = nextLook(ans)
+			pause, woken = s.nextLook(begun, ans)
 			pause -= time.Since(begun.Time)
 		default:
 			return nil, errReply
@@ -157,13 +159,18 @@ func (s *stay) stand(ctx context.Context) (*Lease, error) {
 	}
 }
 
-// nextLook is the time from a look to the next one, and by what the waiter is woken then. A tick is shortened at random, or all
-// who have looked at one instant, as after an outage, would go on doing so.
-func nextLook(ans answer) (time.Duration, Wake) {
+// nextLook is the time from a look that was begun then to the next one, and by what the waiter is woken then.
+//
+// Each stay has an instant of its own in every tick, or all who have looked at one instant, as after an outage, would go on
+// doing so. That is half a tick away at least: who is served sooner, as most are, needs no look for it.
+func (s *stay) nextLook(begun clock.Moment, ans answer) (time.Duration, Wake) {
 	if ans.uncleared {
 		return 0, WokenByTick
 	}
-	pause, woken := tick-mathrand.N(tick/4), WokenByTick
+	pause, woken := tick-(time.Duration(begun.UnixNano())+s.phase)%tick, WokenByTick
+	if pause < tick/2 {
+		pause += tick / 2
+	}
 	if ans.foreign && ans.rank == 0 {
 		pause = plainTick - mathrand.N(plainTick/2)
 	}
