@@ -100,9 +100,9 @@ func TestTheFormerHoldersLateWriteIsRefused(t *testing.T) {
 		y, err := other.Adopt(t.Context(), "k", x.Token(), 10*time.Second)
 		require.NoError(t, err)
 		var g Guard
-		require.NoError(t, g.Admit(x.FencingToken()))
-		require.NoError(t, g.Admit(y.FencingToken()))
-		require.ErrorIs(t, g.Admit(x.FencingToken()), ErrStale)
+		require.NoError(t, g.Admit("", x.FencingToken()))
+		require.NoError(t, g.Admit("", y.FencingToken()))
+		require.ErrorIs(t, g.Admit("", x.FencingToken()), ErrStale)
 	})
 }
 

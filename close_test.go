@@ -281,7 +281,7 @@ func TestCloseIsBoundedWhenRedisDoesNotAnswer(t *testing.T) {
 					_ = x.Release(t.Context())
 				}
 				assert.Len(t, p.heard("released"), len(leases))
-				assert.EqualValues(t, len(leases), p.Stats().Unclean)
+				assert.EqualValues(t, len(leases), p.Stats().ReleasesUnconfirmed)
 				p.wire.Pass()
 				time.Sleep(time.Minute)
 				assert.Empty(t, w.owner("7"))

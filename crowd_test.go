@@ -31,7 +31,7 @@ func TestTryAcquireIsNotRefusedForTheSakeOfManyDead(t *testing.T) {
 		x, err := p.TryAcquire(t.Context(), "k", time.Minute)
 		require.NoError(t, err)
 		assert.Len(t, p.fault.Sent(), 5, "each clears 256 away")
-		assert.Equal(t, 5, p.heard("acquired")[0].Looks)
+		assert.Equal(t, 5, p.heard("acquired")[0].Attempts)
 		require.NoError(t, x.Release(t.Context()))
 	})
 }

@@ -106,16 +106,16 @@ func (a *answer) decodeLeft(reply any) (err error) {
 }
 
 // decodeState reads the reply of inspect.lua.
-func decodeState(key string, reply any) (State, error) {
+func decodeState(key string, reply any) (LockState, error) {
 	list, ok := reply.([]any)
 	if !ok || len(list) != 4 {
-		return State{}, fmt.Errorf("%w: %v to inspect", errReply, reply)
+		return LockState{}, fmt.Errorf("%w: %v to inspect", errReply, reply)
 	}
-	s := State{Key: key}
+	s := LockState{Key: key}
 	token, _ := list[0].(string)
 	left, forever, err := decodeLeft(list[1])
 	if err != nil {
-		return State{}, err
+		return LockState{}, err
 	}
 	if ms, _ := list[1].(int64); ms != -2 {
 		s.Held, s.Owner, s.TTL = true, ownerOf(token), left
@@ -125,7 +125,7 @@ func decodeState(key string, reply any) (State, error) {
 	}
 	if list[2] != "" {
 		if s.FencingToken, err = decodeFence(list[2]); err != nil {
-			return State{}, err
+			return LockState{}, err
 		}
 	}
 	s.Waiters, err = decodeInt(list[3])

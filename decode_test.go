@@ -58,16 +58,16 @@ func TestStateIsRead(t *testing.T) {
 	const token = "AAAAAAAAAAAAAAAA.BBBBBBBBBBBBB.CCCCCCCCCCCCCCCCCCCCCCCCCC"
 	for _, tt := range []struct {
 		reply []any
-		want  State
+		want  LockState
 	}{
-		{[]any{"", int64(-2), "", int64(0)}, State{}},
-		{[]any{"", int64(-2), "77", int64(2)}, State{FencingToken: 77, Waiters: 2}},
-		{[]any{token, int64(1500), "77", int64(0)}, State{Held: true, TTL: 1500 * time.Millisecond, FencingToken: 77}},
-		{[]any{token + ".me", int64(1500), "77", int64(0)}, State{Held: true, Owner: "me", TTL: 1500 * time.Millisecond, FencingToken: 77}},
-		{[]any{token + ".a.b c", int64(1), "", int64(0)}, State{Held: true, Owner: "a.b c", TTL: time.Millisecond}},
-		{[]any{"someone", int64(-1), "", int64(0)}, State{Held: true, TTL: -1}},
-		{[]any{"", int64(-1), "", int64(0)}, State{Held: true, TTL: -1}},
-		{[]any{"x", int64(math.MaxInt64), "", int64(0)}, State{Held: true, TTL: maxTTL}},
+		{[]any{"", int64(-2), "", int64(0)}, LockState{}},
+		{[]any{"", int64(-2), "77", int64(2)}, LockState{FencingToken: 77, Waiters: 2}},
+		{[]any{token, int64(1500), "77", int64(0)}, LockState{Held: true, TTL: 1500 * time.Millisecond, FencingToken: 77}},
+		{[]any{token + ".me", int64(1500), "77", int64(0)}, LockState{Held: true, Owner: "me", TTL: 1500 * time.Millisecond, FencingToken: 77}},
+		{[]any{token + ".a.b c", int64(1), "", int64(0)}, LockState{Held: true, Owner: "a.b c", TTL: time.Millisecond}},
+		{[]any{"someone", int64(-1), "", int64(0)}, LockState{Held: true, TTL: -1}},
+		{[]any{"", int64(-1), "", int64(0)}, LockState{Held: true, TTL: -1}},
+		{[]any{"x", int64(math.MaxInt64), "", int64(0)}, LockState{Held: true, TTL: maxTTL}},
 	} {
 		got, err := decodeState("k", tt.reply)
 		require.NoError(t, err, "%v", tt.reply)

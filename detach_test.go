@@ -37,7 +37,7 @@ func TestDetachEndsTheLeaseHereAndNotInRedis(t *testing.T) {
 		require.Zero(t, stats.Held)
 		require.Zero(t, stats.Lost)
 		require.Zero(t, stats.Released)
-		require.Zero(t, stats.Unclean)
+		require.Zero(t, stats.ReleasesUnconfirmed)
 		require.EqualValues(t, 1, stats.Detached)
 
 		require.NoError(t, l.Close())

@@ -179,8 +179,8 @@ func TestEveryErrorIsWhatItSaysAndNothingElse(t *testing.T) {
 			assert.Equal(t, []string{"invalid"}, kindsOf(err))
 		}
 		var guard Guard
-		require.NoError(t, guard.Admit(2))
-		assert.Equal(t, []string{"stale"}, kindsOf(guard.Admit(1)))
+		require.NoError(t, guard.Admit("", 2))
+		assert.Equal(t, []string{"stale"}, kindsOf(guard.Admit("", 1)))
 
 		x = lease("last")
 		held, cancel = x.Context(ctx)

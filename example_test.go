@@ -201,7 +201,7 @@ func ExampleLease_FencingToken() {
 	defer stop()
 	locker := leasehold.New(client)
 	defer locker.Close()
-	var resource leasehold.Guard
+	var ledger leasehold.Guard
 
 	first, err := locker.TryAcquire(ctx, "invoice:7", 50*time.Millisecond)
 	if err != nil {
@@ -217,8 +217,8 @@ func ExampleLease_FencingToken() {
 	}
 
 	fmt.Println(second.FencingToken() > first.FencingToken())
-	fmt.Println(resource.Admit(second.FencingToken()))
-	err = resource.Admit(first.FencingToken()) // its late write
+	fmt.Println(ledger.Admit("invoice:7", second.FencingToken()))
+	err = ledger.Admit("invoice:7", first.FencingToken()) // its late write
 	fmt.Println(errors.Is(err, leasehold.ErrStale))
 	// Output:
 	// true

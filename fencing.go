@@ -26,65 +26,42 @@ func (e *StaleError) Error() string {
 // Unwrap returns ErrStale.
 func (e *StaleError) Unwrap() error { return ErrStale }
 
-// A Guard remembers the highest fencing token that one resource of this process has seen. The zero value has
-// seen none and is ready to use. It must not be copied after first use and may be used by many goroutines.
+// A Guard remembers, for each resource of this process, the highest fencing token that the resource has seen. The zero value
+// has seen none and is ready to use. A Guard must not be copied after first use, and may be used by many goroutines.
 //
 // A Guard compares, it does not write. Between an Admit and the write that follows it, a higher token may be
 // admitted, so call Admit under the same mutex as the write. Admit too where a value is read that a later
 // write will depend on: otherwise an old holder may write between the two.
 //
-// The mark ends with the process. A resource that outlives it must keep its mark itself, next to the data: in
+// The marks end with the process. A resource that outlives it must keep its mark itself, next to the data: in
 // Redis that is a [FencedScript], in SQL a column (see examples/postgres). A Guard in front of such a resource
 // starts with an Admit of the token stored there.
-type Guard struct {
-	mu      sync.Mutex // guards highest
-	highest int64
-}
-
-// Admit returns nil for a fencing token at or above the highest one admitted before. A lower one gets an
-// error that matches ErrStale and carries a [StaleError], one below 1 an error that matches ErrInvalid; after
-// an error the mark is what it was.
-func (g *Guard) Admit(fencingToken int64) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return admit(&g.highest, "", fencingToken)
-}
-
-// Guards is a [Guard] for each resource of a process, by name. The zero value is ready to use. It must not be
-// copied after first use and may be used by many goroutines.
 //
-// It holds one number for every name that was ever admitted, until it is dropped as a whole: to forget a mark
-// is to let an old holder in. So the names must come from a bounded set; a server that takes them from
-// requests has to check them first.
-type Guards struct {
+// A Guard holds one number for every name that it ever admitted, until the Guard is dropped as a whole: to forget a mark is to
+// let an old holder in. So the names must come from a bounded set. A server that takes them from requests has to check them first.
+type Guard struct {
 	mu      sync.Mutex // guards highest
 	highest map[string]int64
 }
 
-// Admit is [Guard.Admit] for the named resource.
-func (g *Guards) Admit(resource string, fencingToken int64) error {
+// Admit returns nil for a fencing token at or above the highest one that was admitted for the resource before. The resource has any
+// name, commonly [Lease.Key]; the name "" will do where the Guard has one resource. A lower token gets an error that matches
+// ErrStale and carries a [StaleError], and a token below 1 gets an error that matches ErrInvalid. After an error the mark is what it was.
+func (g *Guard) Admit(resource string, fencingToken int64) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	highest := g.highest[resource]
-	if err := admit(&highest, resource, fencingToken); err != nil {
-		return err
-	}
-	if g.highest == nil {
-		g.highest = make(map[string]int64)
-	}
-	g.highest[resource] = highest
-	return nil
-}
-
-func admit(highest *int64, resource string, fencingToken int64) error {
 	err := checkFencingToken(fencingToken)
-	if err == nil && fencingToken < *highest {
-		err = &StaleError{Token: fencingToken, Highest: *highest}
+	if err == nil && fencingToken < highest {
+		err = &StaleError{Token: fencingToken, Highest: highest}
 	}
 	if err != nil {
 		return &Error{Op: "admit", Key: resource, Err: err}
 	}
-	*highest = fencingToken
+	if g.highest == nil {
+		g.highest = make(map[string]int64)
+	}
+	g.highest[resource] = fencingToken
 	return nil
 }
 

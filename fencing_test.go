@@ -26,23 +26,23 @@ func requireStale(t *testing.T, err error, token, highest int64) {
 
 func TestGuardAdmitsATokenAtOrAboveTheHighest(t *testing.T) {
 	var guard leasehold.Guard
-	require.NoError(t, guard.Admit(33))
-	require.NoError(t, guard.Admit(33))
-	require.NoError(t, guard.Admit(34))
-	requireStale(t, guard.Admit(33), 33, 34)
-	require.NoError(t, guard.Admit(34), "a refusal changed the mark")
-	require.NoError(t, guard.Admit(math.MaxInt64))
-	requireStale(t, guard.Admit(math.MaxInt64-1), math.MaxInt64-1, math.MaxInt64)
+	require.NoError(t, guard.Admit("", 33))
+	require.NoError(t, guard.Admit("", 33))
+	require.NoError(t, guard.Admit("", 34))
+	requireStale(t, guard.Admit("", 33), 33, 34)
+	require.NoError(t, guard.Admit("", 34), "a refusal changed the mark")
+	require.NoError(t, guard.Admit("", math.MaxInt64))
+	requireStale(t, guard.Admit("", math.MaxInt64-1), math.MaxInt64-1, math.MaxInt64)
 }
 
 func TestGuardRefusesATokenBelowOne(t *testing.T) {
 	var guard leasehold.Guard
 	for _, token := range []int64{0, -1, math.MinInt64} {
-		err := guard.Admit(token)
+		err := guard.Admit("", token)
 		require.ErrorIs(t, err, leasehold.ErrInvalid)
 		require.NotErrorIs(t, err, leasehold.ErrStale)
 	}
-	require.NoError(t, guard.Admit(1))
+	require.NoError(t, guard.Admit("", 1))
 }
 
 func TestGuardLetsNothingLowerInAfterATokenWasAdmitted(t *testing.T) {
@@ -60,7 +60,7 @@ func TestGuardLetsNothingLowerInAfterATokenWasAdmitted(t *testing.T) {
 				mu.Lock()
 				before := admitted
 				mu.Unlock()
-				if guard.Admit(token) != nil {
+				if guard.Admit("", token) != nil {
 					refused.Add(1)
 					continue
 				}
@@ -75,8 +75,8 @@ func TestGuardLetsNothingLowerInAfterATokenWasAdmitted(t *testing.T) {
 	assert.Positive(t, refused.Load())
 }
 
-func TestGuardsKeepOneMarkForEachResource(t *testing.T) {
-	var guards leasehold.Guards
+func TestGuardKeepsOneMarkForEachResource(t *testing.T) {
+	var guards leasehold.Guard
 	require.NoError(t, guards.Admit("a", 34))
 	require.NoError(t, guards.Admit("b", 33))
 	err := guards.Admit("a", 33)
@@ -96,7 +96,7 @@ func ExampleGuard() {
 	write := func(fencingToken int64, value string) error {
 		mu.Lock()
 		defer mu.Unlock()
-		if err := guard.Admit(fencingToken); err != nil {
+		if err := guard.Admit("", fencingToken); err != nil {
 			return err
 		}
 		owner = value

@@ -42,9 +42,9 @@ type Event struct {
 	Owner        string // the label of WithOwner
 	FencingToken int64  // 0 before the lease is won
 
-	Waited time.Duration // Acquired, GaveUp, Retrying: since the call
-	Looks  int           // Acquired, GaveUp, Retrying: commands sent for it
-	Woken  Wake          // Acquired: what led to the last look
+	Waited   time.Duration // Acquired, GaveUp, Retrying: since the call
+	Attempts int           // Acquired, GaveUp, Retrying: commands sent for it
+	Woken    Wake          // Acquired: what led to the last look
 
 	Held  time.Duration // Lost, Released, Detached: from the sending of the acquire to the end of the lease
 	Loss  Loss          // Lost: the kind of reason
@@ -60,7 +60,7 @@ const (
 	WokenAtOnce    Wake = "at once" // it did not wait
 	WokenByMessage Wake = "message" // a release handed the lock over and said so
 	WokenByExpiry  Wake = "expiry"  // the former holder's TTL ran out
-	WokenByTick    Wake = "tick"    // it found the lock at a regular look
+	WokenByPoll    Wake = "poll"    // it found the lock at a regular look
 )
 
 // Loss is the kind of reason for which a lease was lost.
@@ -143,7 +143,7 @@ func (l *Locker) retrying(a *attempt, err error) {
 		return
 	}
 	e := a.event(0)
-	e.Waited, e.Looks, e.Err = time.Since(a.begun), a.looks, err
+	e.Waited, e.Attempts, e.Err = time.Since(a.begun), a.looks, err
 	a.o.hook(onRetrying, e)
 	a.o.log(slog.LevelWarn, "leasehold: waiting for redis", e)
 }

@@ -38,7 +38,7 @@ func TestEachEventIsToldOnceWithItsFacts(t *testing.T) {
 		e.FencingToken = x.FencingToken()
 		assert.Equal(t, e, p.heard("renewed")[1].Event)
 		acquired := e
-		acquired.Looks, acquired.Woken = 1, WokenAtOnce
+		acquired.Attempts, acquired.Woken = 1, WokenAtOnce
 		assert.Equal(t, acquired, p.heard("acquired")[0].Event)
 		jeopardy := p.heard("jeopardy")[0].Event
 		require.ErrorIs(t, jeopardy.Err, errNetwork)
@@ -52,7 +52,7 @@ func TestEachEventIsToldOnceWithItsFacts(t *testing.T) {
 		require.NoError(t, err)
 		_, err = p.TryAcquire(t.Context(), "k", time.Second)
 		require.Error(t, err)
-		assert.Equal(t, Event{Key: "app:k", Owner: "worker 7", Looks: 1, Err: err}, p.heard("gave up")[0].Event)
+		assert.Equal(t, Event{Key: "app:k", Owner: "worker 7", Attempts: 1, Err: err}, p.heard("gave up")[0].Event)
 		awaitEnd(y)
 		lost := p.heard("lost")[0]
 		assert.Equal(t, 990*time.Millisecond, lost.Held)
@@ -70,7 +70,7 @@ func TestAWaitTellsHowLongHowOftenAndWhatWokeIt(t *testing.T) {
 		e := p.heard("acquired")[0]
 		assert.Equal(t, WokenByExpiry, e.Woken)
 		assert.InDelta(t, 5500*time.Millisecond, e.Waited, float64(5*time.Millisecond))
-		assert.Equal(t, len(p.fault.Sent()), e.Looks)
+		assert.Equal(t, len(p.fault.Sent()), e.Attempts)
 
 		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		defer cancel()
@@ -78,7 +78,7 @@ func TestAWaitTellsHowLongHowOftenAndWhatWokeIt(t *testing.T) {
 		g := p.heard("gave up")[0]
 		assert.Equal(t, err, g.Err)
 		assert.Equal(t, 500*time.Millisecond, g.Waited)
-		assert.Equal(t, 1, g.Looks)
+		assert.Equal(t, 1, g.Attempts)
 		assert.Empty(t, g.Woken, "it was not")
 	})
 }

@@ -214,7 +214,7 @@ func (l *Locker) take(ctx context.Context, a *attempt, how acquireFunc, key stri
 	l.stats.acquired(woken, err)
 	if len(a.o.hooks) > 0 {
 		e := a.event(0)
-		e.Waited, e.Looks, e.Woken, e.Err = time.Since(a.begun), a.looks, woken, err
+		e.Waited, e.Attempts, e.Woken, e.Err = time.Since(a.begun), a.looks, woken, err
 		if x != nil {
 			e.FencingToken = x.fence
 		}
@@ -273,8 +273,8 @@ func (l *Locker) lease(a *attempt, begun clock.Moment, fence int64) *Lease {
 	return x
 }
 
-// State is what Redis says of a lock at one instant.
-type State struct {
+// LockState is what Redis says of a lock at one instant.
+type LockState struct {
 	Key          string        // the Redis key
 	Held         bool          //
 	Owner        string        // the holder's WithOwner label
@@ -285,14 +285,14 @@ type State struct {
 
 // Inspect tells who holds a lock, for how long, and how many wait. It changes nothing, and what it tells may be over when it
 // arrives: it is for people, and for nothing that must be safe.
-func (l *Locker) Inspect(ctx context.Context, key string) (State, error) {
+func (l *Locker) Inspect(ctx context.Context, key string) (LockState, error) {
 	a := attempt{op: "inspect"}
 	if err := l.address(&a, key, nil); err != nil {
-		return State{}, err
+		return LockState{}, err
 	}
 	s, err := l.store.inspect(ctx, &a.request, callBound)
 	if err != nil {
-		return State{}, a.fail(err)
+		return LockState{}, a.fail(err)
 	}
 	return s, nil
 }

@@ -203,7 +203,7 @@ func TestALongKeyIsRefusedAndNeverPrintedWhole(t *testing.T) {
 		w.m.Del("app:" + longest)
 		require.Error(t, lease.Renew(t.Context()))
 		assert.Less(t, len(lease.Err().Error()), 400)
-		_, err = new(Guards), lease.Release(t.Context())
+		_, err = new(Guard), lease.Release(t.Context())
 		assert.Less(t, len(err.Error()), 400)
 	})
 	_, err := fencedSet.Run(t.Context(), redis.NewClient(&redis.Options{}), strings.Repeat("r", 16<<10+1), 1, nil)

@@ -17,7 +17,7 @@ func TestInspectTellsWhoHoldsALockAndWhoWaits(t *testing.T) {
 		p := w.party(WithOwner("worker 7"), WithKeyPrefix("app:"), WithRenewEvery(time.Second))
 		s, err := p.Inspect(t.Context(), "k")
 		require.NoError(t, err)
-		assert.Equal(t, State{Key: "app:k"}, s)
+		assert.Equal(t, LockState{Key: "app:k"}, s)
 
 		x, err := p.TryAcquire(t.Context(), "k", 10*time.Second, WithLockDelay(time.Second))
 		require.NoError(t, err)
@@ -27,18 +27,18 @@ func TestInspectTellsWhoHoldsALockAndWhoWaits(t *testing.T) {
 		before := w.m.Dump()
 		s, err = p.Inspect(t.Context(), "k")
 		require.NoError(t, err)
-		assert.Equal(t, State{"app:k", true, "worker 7", 7900 * time.Millisecond, x.FencingToken(), 1}, s)
+		assert.Equal(t, LockState{"app:k", true, "worker 7", 7900 * time.Millisecond, x.FencingToken(), 1}, s)
 		assert.Equal(t, before, w.m.Dump(), "it changed something")
 
 		require.NoError(t, x.Release(t.Context()))
 		y := (<-waiting).lease
 		s, err = p.Inspect(t.Context(), "k")
 		require.NoError(t, err)
-		assert.Equal(t, State{"app:k", true, "", time.Minute, y.FencingToken(), 0}, s)
+		assert.Equal(t, LockState{"app:k", true, "", time.Minute, y.FencingToken(), 0}, s)
 		require.NoError(t, y.Release(t.Context()))
 		s, err = p.Inspect(t.Context(), "k")
 		require.NoError(t, err)
-		assert.Equal(t, State{Key: "app:k", FencingToken: y.FencingToken()}, s)
+		assert.Equal(t, LockState{Key: "app:k", FencingToken: y.FencingToken()}, s)
 	})
 }
 
@@ -49,7 +49,7 @@ func TestInspectTellsOfKeysThatAreNotOurs(t *testing.T) {
 			require.NoError(t, w.m.Set("k", value))
 			s, err := p.Inspect(t.Context(), "k")
 			require.NoError(t, err)
-			assert.Equal(t, State{Key: "k", Held: true, TTL: -1}, s)
+			assert.Equal(t, LockState{Key: "k", Held: true, TTL: -1}, s)
 		}
 		w.m.Del("k")
 		w.m.HSet("hash", "f", "v")

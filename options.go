@@ -119,7 +119,7 @@ func WithKeyPrefix(s string) Option {
 	}}
 }
 
-// WithOwner puts a readable label into the token, for [State] and the log: up to 64 printable ASCII
+// WithOwner puts a readable label into the token, for [LockState] and the log: up to 64 printable ASCII
 // characters. It proves nothing; ownership is the random part.
 func WithOwner(label string) Option {
 	return Option{func(o *options) { o.owner = label }}

@@ -43,7 +43,7 @@ func WithRestartQuarantine(d time.Duration) Option {
 // moves. The clients stay the caller's.
 //
 // It is used like a Locker of [New], with these differences. Waiters do not stand in a line: they try again after pauses of
-// chance, and a newcomer may be faster. A failure of too many nodes matches [ErrNoQuorum] and carries a [NodeError] for each. State
+// chance, and a newcomer may be faster. A failure of too many nodes matches [ErrNoQuorum] and carries a [NodeError] for each. LockState
 // tells what a majority says, and no waiters. Nodes must be restarted less than a majority at a time, or everybody waits out
 // [WithRestartQuarantine].
 //
@@ -307,13 +307,13 @@ func (q *quorum) survey(ctx context.Context, sc *script, r *request, bound time.
 }
 
 // inspect answers what a majority says. It waits for all nodes if it can, for a picture that is whole.
-func (q *quorum) inspect(ctx context.Context, r *request, bound time.Duration) (State, error) {
+func (q *quorum) inspect(ctx context.Context, r *request, bound time.Duration) (LockState, error) {
 	if err := q.ready(ctx); err != nil {
-		return State{}, err
+		return LockState{}, err
 	}
 	replies, errs := q.survey(ctx, inspectNodeScript, r, bound, len(q.nodes))
 	if len(replies) < q.majority() {
-		return State{}, q.shortOf(len(replies), errs)
+		return LockState{}, q.shortOf(len(replies), errs)
 	}
 	views := make([]nodeState, 0, len(replies))
 	for i, reply := range replies {
@@ -326,7 +326,7 @@ func (q *quorum) inspect(ctx context.Context, r *request, bound time.Duration) (
 	}
 	s, known := q.majorityView(r.key, views)
 	if !known {
-		return State{}, q.shortOf(len(views), errs)
+		return LockState{}, q.shortOf(len(views), errs)
 	}
 	return s, nil
 }

@@ -264,20 +264,20 @@ func TestQuorumViewIsTheMajoritys(t *testing.T) {
 		name  string
 		views []nodeState
 		known bool
-		want  State
+		want  LockState
 	}{
-		{"free", []nodeState{free, free, free, free, free}, true, State{FencingToken: 7}},
+		{"free", []nodeState{free, free, free, free, free}, true, LockState{FencingToken: 7}},
 		{"held by all", []nodeState{at("T", 100, "9"), at("T", 300, "9"), at("T", 200, "9"), at("T", 500, "9"), at("T", 400, "9")}, true,
-			State{Held: true, TTL: 300 * time.Millisecond, FencingToken: 9}},
+			LockState{Held: true, TTL: 300 * time.Millisecond, FencingToken: 9}},
 		{"held by three", []nodeState{at("T", 100, "9"), at("T", 300, "9"), free, free, at("T", 200, "9")}, true,
-			State{Held: true, TTL: 100 * time.Millisecond, FencingToken: 9}},
+			LockState{Held: true, TTL: 100 * time.Millisecond, FencingToken: 9}},
 		{"held by three that accepted, and two that did not", []nodeState{at("T", 5, "12"), at("T", 5, "9"), at("T", 5, "9"), at("T", 5, "9"), at("T", 5, "8")}, true,
-			State{Held: true, TTL: 5 * time.Millisecond, FencingToken: 9}},
+			LockState{Held: true, TTL: 5 * time.Millisecond, FencingToken: 9}},
 		{"for ever", []nodeState{at("T", -1, "9"), at("T", -1, "9"), at("T", -1, "9"), free, free}, true,
-			State{Held: true, TTL: -1, FencingToken: 9}},
-		{"divided", []nodeState{at("T", 100, "9"), at("T", 300, "9"), at("U", 5, "8"), at("U", 5, "8"), free}, true, State{FencingToken: 9}},
-		{"two missing, two of three", []nodeState{at("T", 100, "9"), at("T", 300, "9"), free}, false, State{FencingToken: 9}},
-		{"two missing, none of three", []nodeState{free, free, free}, true, State{FencingToken: 7}},
+			LockState{Held: true, TTL: -1, FencingToken: 9}},
+		{"divided", []nodeState{at("T", 100, "9"), at("T", 300, "9"), at("U", 5, "8"), at("U", 5, "8"), free}, true, LockState{FencingToken: 9}},
+		{"two missing, two of three", []nodeState{at("T", 100, "9"), at("T", 300, "9"), free}, false, LockState{FencingToken: 9}},
+		{"two missing, none of three", []nodeState{free, free, free}, true, LockState{FencingToken: 7}},
 	} {
 		got, known := q.majorityView("k", c.views)
 		require.Equal(t, c.known, known, c.name)

@@ -101,11 +101,11 @@ func decodeNodeState(reply any) (v nodeState, err error) {
 	return v, err
 }
 
-// majorityView makes one State of several. It reports false if the nodes that did not answer could turn it round.
+// majorityView makes one LockState of several. It reports false if the nodes that did not answer could turn it round.
 //
 // A majority has accepted the fencing token of the lock's holder. Without a holder the highest counter is told: the last lease
 // had no higher one.
-func (q *quorum) majorityView(key string, views []nodeState) (s State, known bool) {
+func (q *quorum) majorityView(key string, views []nodeState) (s LockState, known bool) {
 	s.Key = key
 	need, missing := q.majority(), len(q.nodes)-len(views)
 	for _, v := range views {

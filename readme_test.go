@@ -327,7 +327,7 @@ func TestTheACLRuleOfTheRunbookIsEnough(t *testing.T) {
 	}
 	// A look that Redis runs after the release finds the lock before the message is read. One such look follows the
 	// confirmation of the subscription, and it may still be under way, so the first hand-over proves nothing.
-	for begun := time.Now(); two.Stats().ByMessage == 0; handOver() {
+	for begun := time.Now(); two.Stats().AcquiredByMessage == 0; handOver() {
 		require.Less(t, time.Since(begun), 10*time.Second, "no hand-over came by message")
 	}
 	require.NoError(t, one.ForceRelease(ctx, "invoice:7"))

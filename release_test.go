@@ -131,7 +131,7 @@ func TestAReleaseThatIsCalledAgainAndAgainIsRepeatedByOne(t *testing.T) {
 		}
 		assert.Equal(t, 1, p.calls.Len())
 		assert.Len(t, p.heard("released"), 1)
-		assert.EqualValues(t, 1, p.Stats().Unclean)
+		assert.EqualValues(t, 1, p.Stats().ReleasesUnconfirmed)
 	})
 }
 
@@ -280,7 +280,7 @@ func TestAReleaseThatGoRedisSentTwiceIsAReleaseThatIsNotClean(t *testing.T) {
 		require.NoError(t, x.Release(t.Context()))
 		require.ErrorIs(t, x.Err(), ErrReleased)
 		assert.False(t, p.heard("released")[0].Clean)
-		assert.EqualValues(t, 1, p.Stats().Unclean)
+		assert.EqualValues(t, 1, p.Stats().ReleasesUnconfirmed)
 
 		// Sent once, "not ours" is a loss.
 		x, err = p.TryAcquire(t.Context(), "k", time.Minute)

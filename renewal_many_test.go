@@ -147,7 +147,7 @@ func TestManyLeasesAreRenewedWithoutAGoroutineEachAndSpreadInTime(t *testing.T) 
 		for _, x := range leases {
 			assert.True(t, x.Valid())
 		}
-		assert.Zero(t, l.Stats().Failed)
+		assert.Zero(t, l.Stats().RenewalsFailed)
 	})
 }
 
@@ -199,8 +199,8 @@ func TestRedisStoppedForLongerThanATTLIsToldToEveryHolderAtItsOwnDeadline(t *tes
 			assert.ErrorIs(t, x.Err(), ErrLost)
 		}
 		time.Sleep(10 * time.Second)
-		assert.Equal(t, Stats{Acquired: int64(n), AtOnce: int64(n), Lost: int64(n)},
-			func() Stats { s := l.Stats(); s.Renewed, s.Failed = 0, 0; return s }())
+		assert.Equal(t, Stats{Acquired: int64(n), AcquiredAtOnce: int64(n), Lost: int64(n)},
+			func() Stats { s := l.Stats(); s.Renewed, s.RenewalsFailed = 0, 0; return s }())
 		left, renewing := kept(l)
 		assert.Zero(t, left)
 		assert.Zero(t, renewing)

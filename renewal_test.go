@@ -103,7 +103,7 @@ func TestAFailedRenewalIsTriedAgainWellInsideTheDeadline(t *testing.T) {
 						break
 					}
 				}
-				assert.EqualValues(t, n, p.Stats().Failed)
+				assert.EqualValues(t, n, p.Stats().RenewalsFailed)
 				assert.Contains(t, p.logged(), "lease in jeopardy")
 			})
 		}
@@ -116,11 +116,11 @@ func TestTriesDoNotSpinWhileRedisIsAway(t *testing.T) {
 		x := p.keeps("k", 30*time.Second)
 		p.fault.Every(nil).Fail(errNetwork)
 		awaitEnd(x)
-		assert.Less(t, p.Stats().Failed, int64(60))
+		assert.Less(t, p.Stats().RenewalsFailed, int64(60))
 		assert.Equal(t, []string{"start", "acquired", "jeopardy", "lost"}, p.story())
-		failed := p.Stats().Failed
+		failed := p.Stats().RenewalsFailed
 		time.Sleep(time.Hour)
-		assert.Equal(t, failed, p.Stats().Failed, "a lost lease is renewed no more")
+		assert.Equal(t, failed, p.Stats().RenewalsFailed, "a lost lease is renewed no more")
 	})
 }
 
@@ -238,7 +238,7 @@ func TestALateAnswerToARenewalIsTakenInOnce(t *testing.T) {
 		held.Release()
 		synctest.Wait()
 		assert.Len(t, q.heard("jeopardy"), 1)
-		assert.EqualValues(t, 1, q.Stats().Failed)
+		assert.EqualValues(t, 1, q.Stats().RenewalsFailed)
 		require.NoError(t, y.Release(t.Context()))
 
 		// And "not yours", which came too late to be waited for, is as true as ever.
@@ -411,7 +411,7 @@ func TestRedisMayForgetTheScriptsAtAnyTime(t *testing.T) {
 			require.NoError(t, w.raw.ScriptFlush(t.Context()).Err())
 			time.Sleep(50 * time.Millisecond)
 		}
-		assert.Zero(t, p.Stats().Failed)
+		assert.Zero(t, p.Stats().RenewalsFailed)
 		for _, x := range leases {
 			assert.True(t, x.Valid())
 			require.NoError(t, w.raw.ScriptFlush(t.Context()).Err())

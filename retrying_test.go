@@ -43,7 +43,7 @@ func TestAWaitOnABrokenRedisIsToldAtOnceAndThenRarely(t *testing.T) {
 					assert.Equal(t, "k", e.Key)
 					assert.Equal(t, "worker 7", e.Owner)
 					assert.Equal(t, e.at.Sub(begun), e.Waited)
-					assert.Positive(t, e.Looks)
+					assert.Positive(t, e.Attempts)
 				}
 				lines := strings.Count(p.logged(), `level=WARN msg="leasehold: waiting for redis" key=k fencing_token=0 owner="worker 7" reason=`)
 				assert.Equal(t, len(p.heard("retrying")), lines)

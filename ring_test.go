@@ -62,7 +62,7 @@ func TestWaitersOnARingAreWokenByMessages(t *testing.T) {
 				used[at.Addr()] = true
 				byMessage := int64(-1)
 				for range 2 { // the first may be over before the subscription stands
-					byMessage = two.Stats().ByMessage
+					byMessage = two.Stats().AcquiredByMessage
 					x, err := one.TryAcquire(t.Context(), key, time.Minute)
 					require.NoError(t, err)
 					got := beside(func() (*Lease, error) { return two.Acquire(t.Context(), key, time.Minute) })
@@ -76,7 +76,7 @@ func TestWaitersOnARingAreWokenByMessages(t *testing.T) {
 					require.NoError(t, r.err)
 					require.NoError(t, r.lease.Release(t.Context()))
 				}
-				assert.EqualValues(t, byMessage+1, two.Stats().ByMessage, "%d: %q", i, key)
+				assert.EqualValues(t, byMessage+1, two.Stats().AcquiredByMessage, "%d: %q", i, key)
 				assert.Positive(t, at.Client().Exists(t.Context(), string(rediskey.Derive(nil, "", rediskey.Fence, key))).Val(), key)
 			}
 			assert.Len(t, used, 2, "both servers have keys")
@@ -113,7 +113,7 @@ func TestWaitersOnAWrapperOfAnyKindGetIn(t *testing.T) {
 				require.NoError(t, r.lease.Release(t.Context()))
 			}
 			if name != "a ring" { // of which half the keys are on the other server
-				assert.GreaterOrEqual(t, two.Stats().ByMessage, int64(3))
+				assert.GreaterOrEqual(t, two.Stats().AcquiredByMessage, int64(3))
 			}
 			require.NoError(t, two.Close())
 			require.NoError(t, one.Close())

@@ -128,7 +128,7 @@ func TestAServerThatForgotTheScriptsIsTaughtThemAgain(t *testing.T) {
 			forget()
 			state, err := d.inspect(ctx, r, callBound)
 			require.NoError(t, err)
-			assert.Equal(t, State{Key: "k", Held: true, TTL: state.TTL, FencingToken: a.fence}, state)
+			assert.Equal(t, LockState{Key: "k", Held: true, TTL: state.TTL, FencingToken: a.fence}, state)
 			assert.InDelta(t, time.Minute, state.TTL, float64(10*time.Second))
 			forget()
 			what, n, err := d.release(ctx, r, modeRelease, callBound)

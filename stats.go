@@ -7,20 +7,20 @@ type Stats struct {
 	Held    int // leases that have not ended for their holders
 	Waiting int // acquires that wait
 
-	Acquired int64
-	GaveUp   int64
-	Retried  int64 // times that an acquire which waits found Redis unavailable
-	Renewed  int64
-	Failed   int64 // renewals without a yes
-	Lost     int64 // a lease that has ended is counted here, or in one of the next two
-	Released int64
-	Unclean  int64 // leases whose release failed or was not confirmed
-	Detached int64
+	Acquired            int64
+	GaveUp              int64
+	Retried             int64 // times that an acquire which waits found Redis unavailable
+	Renewed             int64
+	RenewalsFailed      int64 // renewals without a yes
+	Lost                int64 // a lease that has ended is counted here, or in one of the next two
+	Released            int64
+	ReleasesUnconfirmed int64 // leases whose release failed or was not confirmed
+	Detached            int64
 
-	AtOnce    int64 // of Acquired, by what ended the wait: see Wake
-	ByMessage int64
-	ByExpiry  int64
-	ByTick    int64
+	AcquiredAtOnce    int64 // of Acquired, by what ended the wait: see Wake
+	AcquiredByMessage int64
+	AcquiredByExpiry  int64
+	AcquiredByPoll    int64
 }
 
 // counters are the Stats as they are counted.
@@ -35,22 +35,22 @@ type counters struct {
 func (l *Locker) Stats() Stats {
 	c := &l.stats
 	s := Stats{
-		Held:      l.keeper.Len(),
-		Waiting:   int(c.waiting.Load()),
-		GaveUp:    c.gaveUp.Load(),
-		Retried:   c.retried.Load(),
-		Renewed:   c.renewals.Load(),
-		Failed:    c.failures.Load(),
-		Lost:      c.losses.Load(),
-		Released:  c.releases.Load(),
-		Unclean:   c.unclean.Load(),
-		Detached:  c.detached.Load(),
-		AtOnce:    c.atOnce.Load(),
-		ByMessage: c.byMessage.Load(),
-		ByExpiry:  c.byExpiry.Load(),
-		ByTick:    c.byTick.Load(),
+		Held:                l.keeper.Len(),
+		Waiting:             int(c.waiting.Load()),
+		GaveUp:              c.gaveUp.Load(),
+		Retried:             c.retried.Load(),
+		Renewed:             c.renewals.Load(),
+		RenewalsFailed:      c.failures.Load(),
+		Lost:                c.losses.Load(),
+		Released:            c.releases.Load(),
+		ReleasesUnconfirmed: c.unclean.Load(),
+		Detached:            c.detached.Load(),
+		AcquiredAtOnce:      c.atOnce.Load(),
+		AcquiredByMessage:   c.byMessage.Load(),
+		AcquiredByExpiry:    c.byExpiry.Load(),
+		AcquiredByPoll:      c.byTick.Load(),
 	}
-	s.Acquired = s.AtOnce + s.ByMessage + s.ByExpiry + s.ByTick
+	s.Acquired = s.AcquiredAtOnce + s.AcquiredByMessage + s.AcquiredByExpiry + s.AcquiredByPoll
 	return s
 }
 
@@ -62,7 +62,7 @@ func (c *counters) acquired(woken Wake, err error) {
 		c.byMessage.Add(1)
 	case woken == WokenByExpiry:
 		c.byExpiry.Add(1)
-	case woken == WokenByTick:
+	case woken == WokenByPoll:
 		c.byTick.Add(1)
 	default:
 		c.atOnce.Add(1)

@@ -16,7 +16,7 @@ func TestStatsAddUp(t *testing.T) {
 		a := p.keeps("a", 30*time.Second)
 		b, err := p.TryAcquire(t.Context(), "b", time.Minute)
 		require.NoError(t, err)
-		assert.Equal(t, Stats{Held: 2, Acquired: 2, AtOnce: 2}, p.Stats())
+		assert.Equal(t, Stats{Held: 2, Acquired: 2, AcquiredAtOnce: 2}, p.Stats())
 
 		w.take("c", time.Minute)
 		_, err = p.TryAcquire(t.Context(), "c", time.Minute)
@@ -25,14 +25,14 @@ func TestStatsAddUp(t *testing.T) {
 		defer cancel()
 		wait := beside(func() (*Lease, error) { return p.Acquire(ctx, "c", time.Minute) })
 		time.Sleep(500 * time.Millisecond)
-		assert.Equal(t, Stats{Held: 2, Waiting: 1, Acquired: 2, GaveUp: 1, AtOnce: 2}, p.Stats())
+		assert.Equal(t, Stats{Held: 2, Waiting: 1, Acquired: 2, GaveUp: 1, AcquiredAtOnce: 2}, p.Stats())
 		require.Error(t, (<-wait).err)
-		assert.Equal(t, Stats{Held: 2, Acquired: 2, GaveUp: 2, AtOnce: 2}, p.Stats())
+		assert.Equal(t, Stats{Held: 2, Acquired: 2, GaveUp: 2, AcquiredAtOnce: 2}, p.Stats())
 
 		require.NoError(t, b.Renew(t.Context()))
 		p.fault.Next(1, nil).Fail(errNetwork)
 		require.Error(t, b.Renew(t.Context()))
-		assert.Equal(t, Stats{Held: 2, Acquired: 2, GaveUp: 2, Renewed: 1, Failed: 1, AtOnce: 2}, p.Stats())
+		assert.Equal(t, Stats{Held: 2, Acquired: 2, GaveUp: 2, Renewed: 1, RenewalsFailed: 1, AcquiredAtOnce: 2}, p.Stats())
 
 		// Each way to be woken.
 		x, err := q.TryAcquire(t.Context(), "d", time.Minute)
@@ -49,7 +49,7 @@ func TestStatsAddUp(t *testing.T) {
 		require.NoError(t, (<-expiry).err)
 		require.NoError(t, (<-tick).err)
 		s := p.Stats()
-		assert.Equal(t, []int64{5, 2, 1, 1, 1}, []int64{s.Acquired, s.AtOnce, s.ByMessage, s.ByExpiry, s.ByTick})
+		assert.Equal(t, []int64{5, 2, 1, 1, 1}, []int64{s.Acquired, s.AcquiredAtOnce, s.AcquiredByMessage, s.AcquiredByExpiry, s.AcquiredByPoll})
 		assert.Equal(t, 5, s.Held)
 
 		// Each way to end.
@@ -60,13 +60,13 @@ func TestStatsAddUp(t *testing.T) {
 		require.NoError(t, b.Release(t.Context()))
 		s = p.Stats()
 		assert.Equal(t, 2, s.Held)
-		assert.Equal(t, []int64{1, 1, 1}, []int64{s.Released, s.Lost, s.Unclean})
+		assert.Equal(t, []int64{1, 1, 1}, []int64{s.Released, s.Lost, s.ReleasesUnconfirmed})
 		x, err = p.TryAcquire(t.Context(), "given away", time.Minute)
 		require.NoError(t, err)
 		require.NotEmpty(t, x.Detach())
 		s = p.Stats()
 		assert.EqualValues(t, 1, s.Detached)
-		assert.EqualValues(t, s.Held, s.Acquired-s.Released-s.Lost-s.Unclean-s.Detached)
+		assert.EqualValues(t, s.Held, s.Acquired-s.Released-s.Lost-s.ReleasesUnconfirmed-s.Detached)
 	})
 }
 
@@ -78,7 +78,7 @@ func TestALeaseEndsOnceInTheStats(t *testing.T) {
 		require.NoError(t, err)
 		awaitEnd(x)
 		require.ErrorIs(t, x.Release(t.Context()), ErrLost)
-		assert.Equal(t, Stats{Acquired: 1, AtOnce: 1, Lost: 1}, p.Stats())
+		assert.Equal(t, Stats{Acquired: 1, AcquiredAtOnce: 1, Lost: 1}, p.Stats())
 		assert.Equal(t, []string{"start", "acquired", "lost"}, p.story())
 	})
 }

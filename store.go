@@ -133,7 +133,7 @@ type store interface {
 	release(ctx context.Context, r *request, mode string, bound time.Duration) (int, sent, error)
 	// force answers the token that has lost the lock, if it is known.
 	force(ctx context.Context, r *request, bound time.Duration) (string, error)
-	inspect(ctx context.Context, r *request, bound time.Duration) (State, error)
+	inspect(ctx context.Context, r *request, bound time.Duration) (LockState, error)
 	// close waits until no round trip is under way, or until ctx ends, and reports which.
 	close(ctx context.Context) bool
 }
@@ -271,10 +271,10 @@ func (d *deployment) force(ctx context.Context, r *request, bound time.Duration)
 	return "", err
 }
 
-func (d *deployment) inspect(ctx context.Context, r *request, bound time.Duration) (State, error) {
+func (d *deployment) inspect(ctx context.Context, r *request, bound time.Duration) (LockState, error) {
 	reply, _, err := d.run(ctx, inspectScript, r, "", bound)
 	if err != nil {
-		return State{}, err
+		return LockState{}, err
 	}
 	return decodeState(r.key, reply)
 }

@@ -66,7 +66,7 @@ func TestASubscriptionThatMissesTwoMessagesInARowIsMadeAnew(t *testing.T) {
 		p, q := w.party(), w.party()
 		var asked *atomic.Int32
 		asked = w.onSubscribe(func(c *server.Peer, channel string) bool { return asked.Load() == 1 && confirm(c, channel) })
-		for i, want := range []Wake{WokenByTick, WokenByTick, WokenByMessage, WokenByMessage} {
+		for i, want := range []Wake{WokenByPoll, WokenByPoll, WokenByMessage, WokenByMessage} {
 			woken, took := handOver(t, p, q, "k")
 			assert.Equal(t, want, woken, i)
 			assert.Less(t, took, tick)
@@ -87,7 +87,7 @@ func TestASubscriptionIsNotMadeAnewForOneMessageThatIsMissed(t *testing.T) {
 			q.wire.Cut() // the next subscription hears nothing
 			time.Sleep(time.Second)
 			woken, _ := handOver(t, p, q, "k")
-			require.Equal(t, WokenByTick, woken)
+			require.Equal(t, WokenByPoll, woken)
 			deaf = false
 			q.wire.Cut()
 			time.Sleep(time.Second)
@@ -195,7 +195,7 @@ func TestASubscriptionThatNeverBringsAMessageIsSeldomMadeAnew(t *testing.T) {
 		begun := time.Now()
 		for time.Since(begun) < 10*time.Minute {
 			woken, _ := handOver(t, p, q, "k")
-			require.Equal(t, WokenByTick, woken)
+			require.Equal(t, WokenByPoll, woken)
 		}
 		assert.Greater(t, asked.Load(), int32(10))
 		assert.Less(t, asked.Load(), int32(30))
@@ -332,7 +332,7 @@ func TestHooksThatBreakInASubscriptionLeaveItToTheTickAndAreTriedAgain(t *testin
 							q.wire.Cut()
 						}
 						woken, took := handOver(t, p, q, "k")
-						assert.Equal(t, WokenByTick, woken)
+						assert.Equal(t, WokenByPoll, woken)
 						assert.LessOrEqual(t, took, tick)
 						assert.Zero(t, w.subscribers())
 						time.Sleep(refused - 5*time.Second)

@@ -108,7 +108,7 @@ func (s *stay) stand(ctx context.Context) (*Lease, error) {
 		s.sent = s.sent || n > 0
 		s.stray = s.stray || n > 1 || err != nil && n > 0
 		var pause time.Duration
-		woken := WokenByTick
+		woken := WokenByPoll
 		switch {
 		case err != nil:
 			if over := s.over(ctx, err); over != nil {
@@ -165,9 +165,9 @@ func (s *stay) stand(ctx context.Context) (*Lease, error) {
 // doing so. That is half a tick away at least: who is served sooner, as most are, needs no look for it.
 func (s *stay) nextLook(begun clock.Moment, ans answer) (time.Duration, Wake) {
 	if ans.uncleared {
-		return 0, WokenByTick
+		return 0, WokenByPoll
 	}
-	pause, woken := tick-(time.Duration(begun.UnixNano())+s.phase)%tick, WokenByTick
+	pause, woken := tick-(time.Duration(begun.UnixNano())+s.phase)%tick, WokenByPoll
 	if pause < tick/2 {
 		pause += tick / 2
 	}
@@ -183,7 +183,7 @@ func (s *stay) nextLook(begun clock.Moment, ans answer) (time.Duration, Wake) {
 // poll asks once, and pauses if the lock is not to be had: what waits without a line. Every try is a stay of its own, with a
 // token of its own: what the clean-up of the last one still has to undo must not be this one's.
 func (s *stay) poll(ctx context.Context) (*Lease, error) {
-	if s.woken = WokenByTick; s.a.looks == 0 {
+	if s.woken = WokenByPoll; s.a.looks == 0 {
 		s.woken = WokenAtOnce
 	}
 	x, _, err := s.l.try(ctx, s.a)
@@ -197,7 +197,7 @@ func (s *stay) poll(ctx context.Context) (*Lease, error) {
 		return nil, err
 	}
 	s.blame(err)
-	return s.sleep(ctx, backoff(s.a.looks), WokenByTick)
+	return s.sleep(ctx, backoff(s.a.looks), WokenByPoll)
 }
 
 // sleep waits for a message or the time to look again. A message that can be trusted is the lease.
@@ -207,7 +207,7 @@ func (s *stay) sleep(ctx context.Context, pause time.Duration, woken Wake) (*Lea
 	select {
 	case g := <-s.grants:
 		if s.woken = WokenByMessage; g == 0 {
-			s.woken = WokenByTick
+			s.woken = WokenByPoll
 		}
 		return s.trust(g), nil
 	case <-timer.C:

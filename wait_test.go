@@ -182,12 +182,12 @@ func TestAWaiterGetsInHoweverTheLockBecomesFree(t *testing.T) {
 		"deleted": {
 			func(w *world, p *party) { w.take("k", time.Minute) },
 			func(w *world, p *party) { w.m.Del("k") },
-			tick, WokenByTick, 9,
+			tick, WokenByPoll, 9,
 		},
 		"released by a plain client": {
 			func(w *world, p *party) { w.plain("k", time.Minute) },
 			func(w *world, p *party) { w.m.Del("k") },
-			plainTick, WokenByTick, 230,
+			plainTick, WokenByPoll, 230,
 		},
 		"expired under a plain client": {
 			func(w *world, p *party) { w.plain("k", 5500*time.Millisecond) },
@@ -197,7 +197,7 @@ func TestAWaiterGetsInHoweverTheLockBecomesFree(t *testing.T) {
 		"deleted, without a TTL": {
 			func(w *world, p *party) { require.NoError(w.t, w.m.Set("k", "for ever")) },
 			func(w *world, p *party) { w.m.Del("k") },
-			plainTick, WokenByTick, 230,
+			plainTick, WokenByPoll, 230,
 		},
 		"Redis is flushed": {
 			func(w *world, p *party) { w.take("k", time.Minute) },
@@ -221,7 +221,7 @@ func TestAWaiterGetsInHoweverTheLockBecomesFree(t *testing.T) {
 					assert.Equal(t, tt.woken, e.Woken)
 				}
 				assert.Equal(t, r.took, e.Waited)
-				assert.LessOrEqual(t, e.Looks, tt.looks)
+				assert.LessOrEqual(t, e.Attempts, tt.looks)
 			})
 		})
 	}
@@ -240,7 +240,7 @@ func TestAWaiterDoesWithoutMessages(t *testing.T) {
 		r := <-waiting
 		require.NoError(t, r.err)
 		assert.LessOrEqual(t, time.Since(begun), tick)
-		assert.Equal(t, WokenByTick, q.heard("acquired")[0].Woken)
+		assert.Equal(t, WokenByPoll, q.heard("acquired")[0].Woken)
 		assert.InDelta(t, time.Minute-clock.Margin(time.Minute), time.Until(r.lease.ValidUntil()), float64(time.Millisecond))
 	})
 }

@@ -51,8 +51,8 @@ func takeTurns(t *testing.T, clients ...redis.UniversalClient) *turns {
 func (x *turns) count() (all, byMessage int64) {
 	for _, l := range x.lockers {
 		s := l.Stats()
-		all += s.Acquired - s.AtOnce
-		byMessage += s.ByMessage
+		all += s.Acquired - s.AcquiredAtOnce
+		byMessage += s.AcquiredByMessage
 	}
 	return all, byMessage
 }

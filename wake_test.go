@@ -259,5 +259,5 @@ func TestWaitingWithoutTheRightsToChannelsOnARealServer(t *testing.T) {
 	require.NoError(t, x.Release(t.Context()), "a message that may not be sent does not stop a release")
 	require.NoError(t, <-waiting)
 	assert.Less(t, time.Since(begun), tick+500*time.Millisecond)
-	assert.EqualValues(t, 1, b.Stats().ByTick)
+	assert.EqualValues(t, 1, b.Stats().AcquiredByPoll)
 }

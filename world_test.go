@@ -232,7 +232,7 @@ func (p *party) audit() {
 	assert.LessOrEqual(t, int64(n["retrying"]), s.Retried)
 	assert.EqualValues(t, n["renewed"], s.Renewed)
 	assert.EqualValues(t, n["lost"], s.Lost)
-	assert.EqualValues(t, n["released"], s.Released+s.Unclean)
+	assert.EqualValues(t, n["released"], s.Released+s.ReleasesUnconfirmed)
 	assert.EqualValues(t, n["detached"], s.Detached)
 	assert.Equal(t, n["acquired"], n["lost"]+n["released"]+n["detached"], "every lease has one end")
 	assert.Zero(t, s.Waiting)

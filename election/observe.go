@@ -73,7 +73,7 @@ func final(err error) bool {
 	return errors.Is(err, leasehold.ErrInvalid) || errors.Is(err, leasehold.ErrClosed)
 }
 
-func leaderOf(state leasehold.State) Leader {
+func leaderOf(state leasehold.LockState) Leader {
 	if !state.Held {
 		return Leader{}
 	}
@@ -82,7 +82,7 @@ func leaderOf(state leasehold.State) Leader {
 
 // untilNext is the time to the next look. A leader that renews has at least two thirds of its TTL left. One that does not
 // has less and less, so the looks are closer together where the election of another comes closer.
-func untilNext(state leasehold.State) time.Duration {
+func untilNext(state leasehold.LockState) time.Duration {
 	switch {
 	case !state.Held:
 		return idle

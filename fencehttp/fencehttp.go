@@ -5,7 +5,7 @@
 // The middleware alone is a door, not a lock: it compares the tokens in the order in which requests arrive, and
 // two that it let in may be served side by side. Where a late write does harm, the handler hands the token,
 // [FromContext], on to where the data is: to a leasehold.FencedScript, to a conditional UPDATE, or to another
-// Admit of the same Guards under the mutex of the write. Guard the requests that read, too, if a write will
+// Admit of the same Guard under the mutex of the write. Admit the requests that read, too, if a write will
 // depend on what they read.
 //
 // # Headers

@@ -84,8 +84,8 @@ func TestMiddlewareRefusesRequestsThatSayNothingUsable(t *testing.T) {
 }
 
 func TestMiddlewareAnswersAStaleTokenWithBothNumbers(t *testing.T) {
-	var guards leasehold.Guards
-	h := fencehttp.Middleware(guards.Admit, echo)
+	var guard leasehold.Guard
+	h := fencehttp.Middleware(guard.Admit, echo)
 	put := func(token, resource string) (int, string) {
 		response := send(t, h, fencehttp.TokenHeader, token, fencehttp.ResourceHeader, resource)
 		body, err := io.ReadAll(response.Body)
@@ -143,8 +143,8 @@ func (l lease) Key() string         { return l.key }
 func (l lease) FencingToken() int64 { return l.token }
 
 func TestTransportCarriesEveryNameAndTokenToTheHandler(t *testing.T) {
-	var guards leasehold.Guards
-	server := httptest.NewServer(fencehttp.Middleware(guards.Admit, echo))
+	var guard leasehold.Guard
+	server := httptest.NewServer(fencehttp.Middleware(guard.Admit, echo))
 	defer server.Close()
 	all := make([]byte, 256)
 	for i := range all {
@@ -221,8 +221,8 @@ func TestTransportSendsNoRequestWithoutAFence(t *testing.T) {
 }
 
 func ExampleMiddleware() {
-	var guards leasehold.Guards
-	server := httptest.NewServer(fencehttp.Middleware(guards.Admit,
+	var guard leasehold.Guard
+	server := httptest.NewServer(fencehttp.Middleware(guard.Admit,
 		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			fence, _ := fencehttp.FromContext(r.Context())
 			fmt.Fprintf(w, "%s written under %d\n", fence.Resource, fence.Token)

@@ -14,14 +14,14 @@ import (
 // Middleware is the server's side: it passes a request on to next if admit returns nil for its resource and
 // fencing token, and answers it with the reason if not. The handler finds the admitted [Fence] by [FromContext].
 //
-// admit is commonly the method of a leasehold.Guards. That keeps a mark for each name that it is asked for, so a
+// admit is commonly the method of a leasehold.Guard. That keeps a mark for each name that it is asked for, so a
 // server whose clients choose the names at will puts a check of them in front:
 //
 //	fencehttp.Middleware(func(resource string, token int64) error {
 //		if !known(resource) {
 //			return leasehold.ErrInvalid
 //		}
-//		return guards.Admit(resource, token)
+//		return guard.Admit(resource, token)
 //	}, handler)
 //
 // admit is called by many goroutines. An error that matches leasehold.ErrStale becomes a 412, one that matches

@@ -36,13 +36,13 @@ const scope = "github.com/go-leasehold/leasehold/leaseholdotel"
 
 // The names of the attributes; db.system.name and error.type are OpenTelemetry's own.
 const (
-	keyKey     = attribute.Key("leasehold.key")
-	ownerKey   = attribute.Key("leasehold.owner")
-	fencingKey = attribute.Key("leasehold.fencing_token")
-	looksKey   = attribute.Key("leasehold.looks")
-	outcomeKey = attribute.Key("leasehold.outcome")
-	wokenKey   = attribute.Key("leasehold.woken")
-	reasonKey  = attribute.Key("leasehold.reason")
+	keyKey      = attribute.Key("leasehold.key")
+	ownerKey    = attribute.Key("leasehold.owner")
+	fencingKey  = attribute.Key("leasehold.fencing_token")
+	attemptsKey = attribute.Key("leasehold.attempts")
+	outcomeKey  = attribute.Key("leasehold.outcome")
+	wokenKey    = attribute.Key("leasehold.woken")
+	reasonKey   = attribute.Key("leasehold.reason")
 )
 
 // Hooks returns hooks for [leasehold.WithHooks]. They are safe for concurrent use and may serve several Lockers. Hooks of your
@@ -115,7 +115,7 @@ func (r *recorder) zero() {
 		return
 	}
 	ctx := context.Background()
-	for _, w := range []leasehold.Wake{leasehold.WokenAtOnce, leasehold.WokenByMessage, leasehold.WokenByExpiry, leasehold.WokenByTick} {
+	for _, w := range []leasehold.Wake{leasehold.WokenAtOnce, leasehold.WokenByMessage, leasehold.WokenByExpiry, leasehold.WokenByPoll} {
 		r.acquires.Add(ctx, 0, r.labels("", outcomeKey.String(acquired), wokenKey.String(snake(w))))
 	}
 	for _, o := range failures {
@@ -175,7 +175,7 @@ func (r *recorder) acquireEnded(ctx context.Context, e leasehold.Event) {
 		return
 	}
 	defer span.End()
-	attrs = append(attrs, looksKey.Int(e.Looks))
+	attrs = append(attrs, attemptsKey.Int(e.Attempts))
 	switch o {
 	case acquired:
 		attrs = append(attrs, fencingKey.Int64(e.FencingToken))

@@ -68,7 +68,7 @@ func TestAnAcquireIsCountedByWhatEndedItsWait(t *testing.T) {
 		require.NoError(t, acquire(l).Release(t.Context()))
 
 		assert.Equal(t, map[string]int{
-			"acquired, at_once": 1, "acquired, message": 1, "acquired, expiry": 1, "acquired, tick": 1,
+			"acquired, at_once": 1, "acquired, message": 1, "acquired, expiry": 1, "acquired, poll": 1,
 		}, o.counts("leasehold.acquires"))
 		assert.Equal(t, map[string]int{"clean": 4}, o.counts("leasehold.releases"))
 	})

@@ -41,7 +41,7 @@ func Observe(l *leasehold.Locker, opts ...Option) (metric.Registration, error) {
 		o.ObserveInt64(held, int64(s.Held), all)
 		o.ObserveInt64(waiting, int64(s.Waiting), all)
 		o.ObserveInt64(renewals, s.Renewed, yes)
-		o.ObserveInt64(renewals, s.Failed, no)
+		o.ObserveInt64(renewals, s.RenewalsFailed, no)
 		o.ObserveInt64(retries, s.Retried, all)
 		return nil
 	}, held, waiting, renewals, retries)

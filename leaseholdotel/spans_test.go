@@ -73,7 +73,7 @@ func TestAnAcquireIsASpanAroundItsCommands(t *testing.T) {
 		"leasehold.owner":         "worker-3",
 		"leasehold.outcome":       "acquired",
 		"leasehold.woken":         "at_once",
-		"leasehold.looks":         int64(1),
+		"leasehold.attempts":      int64(1),
 		"leasehold.fencing_token": lease.FencingToken(),
 	}, attributes(acquire))
 }

@@ -76,7 +76,7 @@ func TestHoldHandsTheLockToAWaiterOfTheCodeUnderTest(t *testing.T) {
 		_, err := locker.Acquire(t.Context(), "k", time.Second)
 		require.NoError(t, err)
 		assert.Equal(t, 90*time.Minute, time.Since(begun))
-		assert.EqualValues(t, 1, locker.Stats().ByMessage)
+		assert.EqualValues(t, 1, locker.Stats().AcquiredByMessage)
 	})
 }
 

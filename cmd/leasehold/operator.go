@@ -107,7 +107,7 @@ func (p *program) release(args []string) int {
 }
 
 // describe prints the state of a lock, a line for each thing known.
-func describe(w io.Writer, s leasehold.State) {
+func describe(w io.Writer, s leasehold.LockState) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	defer t.Flush()
 	fmt.Fprintf(t, "key\t%q\n", s.Key)
