@@ -1,5 +1,4 @@
-// Package proof checks the protocol of leasehold's quorums: it explores every state that a small model of it can reach,
-// breadth first, so that a counterexample is a shortest one. It needs nothing but the standard library.
+// Package quorum checks the protocol of leasehold's quorums.
 //
 // The model has three nodes and two or three attempts to take one lock. Time passes in ticks. A message is delivered at any
 // later moment, in any order, or never; its reply arrives at once or never; with a budget, a copy of it is delivered as well.
@@ -17,7 +16,7 @@
 // misses a broken rule proves nothing. What is not modelled: five nodes, the cap on proposals, the expiry of the counter, a
 // node that comes back with a part of its data, and whether the Go code follows the rules, which the simulation in the package
 // itself is for.
-package proof
+package quorum
 
 const (
 	nodes    = 3

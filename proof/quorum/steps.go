@@ -1,10 +1,10 @@
-package proof
+package quorum
 
 import (
 	"fmt"
-	"math/bits"
-	"slices"
 	"strings"
+
+	"github.com/go-leasehold/leasehold/proof/explore"
 )
 
 // step is one thing that happens.
@@ -141,6 +141,9 @@ func (m *model) end(x *state, t int, p phase) {
 
 // deliver delivers the messages from an attempt to a node, each with its reply heard or lost.
 func (m *model) deliver(s *state, t, i int, do doFunc) {
+	if s.nodes[i].links[t].msgs == 0 {
+		return
+	}
 	land := func(msg uint8, what string, f func(x *state, n *node, heard bool) string) {
 		if s.nodes[i].links[t].msgs&msg == 0 {
 			return
@@ -238,6 +241,10 @@ func (m *model) tidy(s *state) {
 			n.key, n.left = 0, 0
 		}
 	}
+}
+
+// sortNodes makes one state of those whose nodes differ in their order only.
+func sortNodes(s *state) {
 	for _, p := range [...][2]int{{0, 1}, {1, 2}, {0, 1}} {
 		if a, b := &s.nodes[p[0]], &s.nodes[p[1]]; b.less(a) {
 			*a, *b = *b, *a
@@ -263,84 +270,21 @@ func pack(a, b, c, d, e, f, g, h uint8) uint64 {
 	return uint64(a) | uint64(b)<<8 | uint64(c)<<16 | uint64(d)<<24 | uint64(e)<<32 | uint64(f)<<40 | uint64(g)<<48 | uint64(h)<<56
 }
 
-// digest stands for a state in the set of those that were seen: 128 bits, so that no two will ever meet.
-type digest [2]uint64
-
-func (d *digest) add(w uint64) {
-	for i, k := range [...]uint64{0x9e3779b97f4a7c15, 0xd6e8feb86659fd93} {
-		hi, lo := bits.Mul64(d[i]^w, k)
-		d[i] = hi ^ lo + k
-	}
-}
-
-func (s *state) digest() (d digest) {
-	d = digest{1, 2}
-	d.add(pack(s.now, s.losses, s.vanishings, s.copies, s.drifts, 0, 0, 0))
-	for i := range s.tries {
-		y := &s.tries[i]
-		renewing := uint8(0)
-		if y.renewing {
-			renewing = 1
-		}
-		d.add(pack(uint8(y.phase), y.begun, y.until, y.proposal, y.fence, y.before, renewing, y.renewalBegun))
-		d.add(uint64(y.renewalsSoFar))
-	}
-	for i := range s.nodes {
-		a, b := s.nodes[i].words()
-		d.add(a)
-		d.add(b)
-	}
-	return d
-}
-
-// result is what a search found.
-type result struct {
-	violated string // the property; "": none
-	trace    []string
-	states   int
-	leases   int // hand-outs on the way, so that a search in which nothing happens is seen
-}
-
-// explore visits every state that can be reached, or stops at the first violation.
-func (m *model) explore() (r result) {
-	type visit struct {
-		from int32
-		step step
-	}
-	first := m.start()
-	seen := map[digest]struct{}{first.digest(): {}}
-	visits := []visit{{-1, step{}}}
-	for level, base := []state{first}, 0; len(level) > 0 && r.violated == ""; {
-		var next []state
-		for j := range level {
-			m.successors(&level[j], func(x *state, st step, violated string) {
-				if r.violated != "" {
-					return
+// explored is the model as package explore wants it.
+func (m *model) explored() explore.Model[state, step] {
+	return explore.Model[state, step]{
+		Start: m.start(),
+		Steps: func(s *state, emit func(*state, step, string)) {
+			m.successors(s, func(x *state, st step, violated string) {
+				if m.only != "" && violated != m.only {
+					violated = ""
 				}
-				if violated != "" && (m.only == "" || m.only == violated) {
-					r.violated = violated
-					r.trace = []string{st.String()}
-					for v := base + j; v > 0; v = int(visits[v].from) {
-						r.trace = append(r.trace, visits[v].step.String())
-					}
-					slices.Reverse(r.trace)
-					return
-				}
-				d := x.digest()
-				if _, old := seen[d]; old {
-					return
-				}
-				seen[d] = struct{}{}
-				visits = append(visits, visit{int32(base + j), st})
-				next = append(next, *x)
-				r.leases += m.trusted(x)
+				emit(x, st, violated)
 			})
-		}
-		base = len(visits) - len(next)
-		level = next
+		},
+		Canonical: sortNodes,
+		Eventful:  func(s *state) bool { return m.trusted(s) > 0 },
 	}
-	r.states = len(visits)
-	return r
 }
 
 func (st step) String() string {

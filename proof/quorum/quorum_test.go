@@ -1,8 +1,10 @@
-package proof
+package quorum
 
 import (
-	"strings"
+	"slices"
 	"testing"
+
+	"github.com/go-leasehold/leasehold/proof/explore"
 )
 
 // sane: two attempts, no faults but slow and lost messages.
@@ -40,18 +42,21 @@ var whole = map[string]model{
 	"no clocks and a copy": sane.with(func(m *model) { m.clockless, m.vanishings, m.copies, m.ticks = true, 2, 1, 0 }),
 }
 
+// Those that take more than a second or two.
+var large = []string{
+	"a clock ahead", "two losses", "two renewals and a loss", "a loss and a renewal", "no clocks", "no clocks and a copy",
+	"an adoption beside the former holder's renewal", "an adoption for a shorter time, beside the former holder",
+	"a refill in the quarantine", "a renewal creates the key",
+}
+
 func TestTheProtocolHolds(t *testing.T) {
 	for name, m := range whole {
 		t.Run(name, func(t *testing.T) {
+			if slices.Contains(large, name) {
+				explore.Large(t)
+			}
 			t.Parallel()
-			r := m.explore()
-			if r.violated != "" {
-				t.Errorf("%s fails:\n%s", r.violated, strings.Join(r.trace, "\n"))
-			}
-			if r.leases == 0 {
-				t.Error("nothing was ever handed out")
-			}
-			t.Logf("%d states", r.states)
+			explore.Holds(t, m.explored())
 		})
 	}
 }
@@ -85,14 +90,13 @@ func TestNoRuleCanBeLeftOut(t *testing.T) {
 		{"a failed adoption that frees", adoptGivesBack, "an adoption for a shorter time, beside the former holder", "E"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			if slices.Contains(large, c.name) {
+				explore.Large(t)
+			}
 			t.Parallel()
 			m := whole[c.where]
 			m.broken, m.only = c.rule, c.violates
-			r := m.explore()
-			if r.violated != c.violates {
-				t.Errorf("saw %q fail, want %q; %d states\n%s", r.violated, c.violates, r.states, strings.Join(r.trace, "\n"))
-			}
-			t.Logf("%d states, %d steps", r.states, len(r.trace))
+			explore.Breaks(t, m.explored(), c.violates)
 		})
 	}
 }

@@ -1,0 +1,42 @@
+package explore
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+// Large skips a run that is too large for every day, unless LEASEHOLD_PROOF=all is set.
+func Large(t testing.TB) {
+	t.Helper()
+	if os.Getenv("LEASEHOLD_PROOF") != "all" {
+		t.Skip("a large run: set LEASEHOLD_PROOF=all")
+	}
+}
+
+// Holds requires that no step of the model violates a property, and that it has eventful states.
+func Holds[S comparable, L fmt.Stringer](t testing.TB, m Model[S, L]) {
+	t.Helper()
+	r := m.Run()
+	if r.Violated != "" {
+		t.Errorf("%s fails:\n%s", r.Violated, strings.Join(r.Trace, "\n"))
+	}
+	if m.Eventful != nil && r.Eventful == 0 {
+		t.Error("nothing ever happened")
+	}
+	t.Logf("%d states, depth %d", r.States, r.Depth)
+}
+
+// Breaks requires that a step of the model violates the property.
+func Breaks[S comparable, L fmt.Stringer](t testing.TB, m Model[S, L], property string) {
+	t.Helper()
+	r := m.Run()
+	if r.Violated != property {
+		t.Errorf("saw %q fail, want %q; %d states\n%s", r.Violated, property, r.States, strings.Join(r.Trace, "\n"))
+	}
+	t.Logf("%d states, %d steps", r.States, len(r.Trace))
+	if testing.Verbose() {
+		t.Log("\n" + strings.Join(r.Trace, "\n"))
+	}
+}
