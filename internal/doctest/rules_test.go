@@ -1,4 +1,4 @@
-package leasehold_test
+package doctest_test
 
 import (
 	"io/fs"
