@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -46,6 +47,8 @@ type simHost struct {
 	locker *Locker
 	quit   context.Context // ends when nothing more can be had of it
 	leave  context.CancelFunc
+
+	suspended atomic.Int64 // ns for which the machine was suspended: its wall clock is so much ahead of its monotonic one
 
 	mu     sync.Mutex // guards what follows
 	links  int

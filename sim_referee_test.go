@@ -63,6 +63,7 @@ type simToken struct {
 type simHolder struct {
 	host  *simHost
 	lease *Lease
+	over  bool // it was seen when it was not trusted any more
 }
 
 // simWaiter is an Acquire under way.
@@ -287,6 +288,12 @@ func (r *simReferee) tick() {
 // trust judges who trusts a lease at this instant. r.mu is held.
 func (r *simReferee) trust(l *simLock) {
 	for _, x := range l.held {
+		if !trusted(x.lease) {
+			x.over = true
+		} else if x.over {
+			r.violation("%s is trusted again after it was over", r.name(x.lease.r.token))
+			x.over = false // once is enough
+		}
 		if token := x.lease.r.token; trusted(x.lease) && l.owner != token && !r.token(token).robbed {
 			r.violation("%s is trusted until %v, but the lock is %s", r.name(token), x.lease.ValidUntil().Sub(r.start), r.name(l.owner))
 			r.token(token).robbed = true // once is enough

@@ -71,7 +71,7 @@ type simWeather struct {
 
 var allTroubles = []string{
 	"pause", "pause", "one-sided pause", "crash", "massacre", "quit", "close", "cut", "lose reply", "duplicate", "stall",
-	"DEL", "DEL line", "SCRIPT FLUSH", "FLUSHALL", "foreign",
+	"DEL", "DEL line", "SCRIPT FLUSH", "FLUSHALL", "foreign", "suspend",
 }
 
 func drawWeather(rng *rand.Rand) simWeather {
@@ -112,7 +112,7 @@ func drawWeather(rng *rand.Rand) simWeather {
 }
 
 // storms are weathers in which what is rare elsewhere happens often.
-var storms = []func(*simWeather){expiring, dying, crowding, stalling, deafening, stuttering, lagging, lingering}
+var storms = []func(*simWeather){expiring, dying, crowding, stalling, deafening, stuttering, lagging, lingering, suspending}
 
 // expiring: leases are over before they are released.
 func expiring(w *simWeather) {
@@ -165,6 +165,13 @@ func lingering(w *simWeather) {
 	w.ttls, w.lockDelay = []time.Duration{10 * time.Second}, 0
 }
 
+// suspending: machines are suspended while a renewal is on its way.
+func suspending(w *simWeather) {
+	w.lockers, w.each, w.troubles, w.between = 3, 1, []string{"suspend"}, 50*time.Millisecond
+	w.slow, w.think, w.hold, w.renews = 15*time.Millisecond, time.Millisecond, 2*time.Second, 1
+	w.ttls, w.lockDelay = []time.Duration{300 * time.Millisecond}, 0
+}
+
 // simHistory is one life of some Lockers.
 type simHistory struct {
 	simWeather
@@ -212,6 +219,7 @@ func (h *simHistory) host(i int, dial func(...func(*redis.Options)) *redis.Clien
 		o.MaxRetries, o.ReadTimeout = h.retries, h.readTimeout
 	})
 	p.locker = New(p.client, WithLockDelay(h.lockDelay))
+	p.locker.clock.Wall = func(t time.Time) int64 { return t.UnixNano() + p.suspended.Load() }
 	p.quit, p.leave = context.WithCancel(context.Background())
 	return p
 }
@@ -389,6 +397,11 @@ func (h *simHistory) befall(rng *rand.Rand, what string, p *simHost, key string)
 		d = d/2 + time.Duration(rng.Int64N(int64(d)))
 		h.judge.dead(p, d+aftermath, claim+tick, what+" %v", d)
 		p.pause(d, what != "pause")
+	case "suspend":
+		d := 50*time.Millisecond + time.Duration(rng.Int64N(int64(300*time.Millisecond)))
+		h.judge.dead(p, 0, claim+tick, what+" for %v", d)
+		p.suspended.Add(int64(d))
+		h.judge.tick()
 	case "crash":
 		h.judge.dead(p, forever, claim+tick, "crash")
 		p.cutOff(rng.IntN(2) == 0)
