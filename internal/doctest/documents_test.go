@@ -1,8 +1,11 @@
+// Package doctest_test checks the documents against the code, and the code against the rules of the repository: which package
+// imports which, and how large each may be.
 package doctest_test
 
 import (
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -11,6 +14,41 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
+
+// root is the folder of the module. Tests name files from there; what they open is an absolute path, because the go command
+// repeats a test whose result it has cached only if such a file has changed.
+var root = func() string {
+	dir, err := filepath.Abs("../..")
+	if err != nil {
+		panic(err)
+	}
+	return dir
+}()
+
+func inRoot(file string) string { return filepath.Join(root, filepath.FromSlash(file)) }
+
+func exists(file string) bool {
+	_, err := os.Stat(inRoot(file))
+	return err == nil
+}
+
+// glob lists the files that match, by their paths from the root with slashes.
+func glob(t *testing.T, pattern string) (files []string) {
+	t.Helper()
+	found, err := filepath.Glob(inRoot(pattern))
+	require.NoError(t, err)
+	for _, file := range found {
+		files = append(files, fromRoot(t, file))
+	}
+	return files
+}
+
+func fromRoot(t *testing.T, file string) string {
+	t.Helper()
+	name, err := filepath.Rel(root, file)
+	require.NoError(t, err)
+	return filepath.ToSlash(name)
+}
 
 // block is a fenced piece of a document.
 type block struct {
@@ -47,19 +85,14 @@ func allBlocks(t *testing.T, lang string) (found []block) {
 // documents are those of the core: what a nested module says is about that module.
 func documents(t *testing.T) []string {
 	t.Helper()
-	var files []string
-	for _, pattern := range []string{"*.md", "docs/*.md"} {
-		found, err := filepath.Glob(pattern)
-		require.NoError(t, err)
-		files = append(files, found...)
-	}
+	files := append(glob(t, "*.md"), glob(t, "docs/*.md")...)
 	require.Contains(t, files, "README.md")
 	return files
 }
 
 func read(t *testing.T, file string) string {
 	t.Helper()
-	text, err := os.ReadFile(file)
+	text, err := os.ReadFile(inRoot(file))
 	require.NoError(t, err)
 	return string(text)
 }
@@ -73,12 +106,12 @@ func says(t *testing.T, file, text string) {
 // walk calls visit with each file of the repository, by its path from the root with slashes.
 func walk(t *testing.T, visit func(file string)) {
 	t.Helper()
-	require.NoError(t, filepath.WalkDir(".", func(file string, d fs.DirEntry, err error) error {
+	require.NoError(t, filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() && d.Name() == ".git" {
 			return fs.SkipDir
 		}
 		if err == nil && !d.IsDir() {
-			visit(filepath.ToSlash(file))
+			visit(fromRoot(t, file))
 		}
 		return err
 	}))
@@ -96,9 +129,8 @@ func TestEveryLinkOfTheDocumentsLeadsToAFileAndItsHeading(t *testing.T) {
 			}
 			target := file
 			if m[1] != "" {
-				target = filepath.Join(filepath.Dir(file), m[1])
-				_, err := os.Stat(target)
-				if !assert.NoError(t, err, "linked from %s", file) {
+				target = path.Join(path.Dir(file), m[1])
+				if !assert.True(t, exists(target), "%s links to %s", file, target) {
 					continue
 				}
 			}

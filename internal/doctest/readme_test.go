@@ -38,8 +38,6 @@ func TestTheFirstProgramOfTheReadmeRuns(t *testing.T) {
 func runProgram(t *testing.T, program string) string {
 	t.Helper()
 	dir := t.TempDir()
-	root, err := filepath.Abs(".")
-	require.NoError(t, err)
 	_, requirements, _ := strings.Cut(read(t, "go.mod"), "\nrequire")
 	mod := fmt.Sprintf("module first\n\ngo 1.26.0\n\nrequire %[1]s v0.0.0\n\nreplace %[1]s => %[2]s\n\nrequire%[3]s", module, root, requirements)
 	for name, text := range map[string]string{"main.go": program, "go.mod": mod, "go.sum": read(t, "go.sum")} {
@@ -55,7 +53,7 @@ func TestTheReadmeIsShort(t *testing.T) {
 
 // The chart is made by bench, and so comes and goes; the README shows it when it is there.
 func TestTheReadmeShowsTheChart(t *testing.T) {
-	if _, err := os.Stat("bench/chart.svg"); err == nil {
+	if exists("bench/chart.svg") {
 		says(t, "README.md", "](bench/chart.svg)")
 	}
 }

@@ -1,16 +1,12 @@
 package doctest_test
 
 import (
-	"io/fs"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 )
 
 func TestTheCoreHasThreeDirectDependencies(t *testing.T) {
@@ -37,30 +33,15 @@ func TestTheSourcesKeepTheRules(t *testing.T) {
 	bubble := regexp.MustCompile(`\bsynctest\.|[bB]ubble\(`)
 	sleep := regexp.MustCompile(`\btime\.Sleep\(`)
 	unfinished := regexp.MustCompile(`\b(TO` + `DO|FIX` + `ME)\b`)
-	err := filepath.WalkDir(".", func(file string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		file = filepath.ToSlash(file)
-		if d.IsDir() {
-			if file == ".git" {
-				return fs.SkipDir
-			}
-			return nil
-		}
+	walk(t, func(file string) {
 		if !strings.HasSuffix(file, ".go") && !strings.HasSuffix(file, ".lua") {
-			return nil
+			return
 		}
-		text, err := os.ReadFile(file)
-		if err != nil {
-			return err
+		text := read(t, file)
+		assert.LessOrEqual(t, strings.Count(text, "\n"), 500, "lines of %s", file)
+		assert.False(t, unfinished.MatchString(text), "%s is not finished", file)
+		if strings.HasSuffix(file, "_test.go") && sleep.MatchString(text) && !slices.Contains(sleepers, file) {
+			assert.True(t, bubble.MatchString(text), "%s sleeps in real time", file)
 		}
-		assert.LessOrEqual(t, strings.Count(string(text), "\n"), 500, "lines of %s", file)
-		assert.False(t, unfinished.Match(text), "%s is not finished", file)
-		if strings.HasSuffix(file, "_test.go") && sleep.Match(text) && !slices.Contains(sleepers, file) {
-			assert.True(t, bubble.Match(text), "%s sleeps in real time", file)
-		}
-		return nil
 	})
-	require.NoError(t, err)
 }

@@ -47,7 +47,7 @@ func sources(t *testing.T, folders ...string) (files []*ast.File) {
 	t.Helper()
 	for _, folder := range folders {
 		for _, name := range goSources(t, folder) {
-			file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+			file, err := parser.ParseFile(token.NewFileSet(), name, read(t, name), 0)
 			require.NoError(t, err)
 			files = append(files, file)
 		}

@@ -10,7 +10,6 @@ import (
 	"io"
 	"os"
 	"path"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -122,15 +121,15 @@ func TestTheCodeKeepsItsShape(t *testing.T) {
 func tracked(t *testing.T) map[string]bool {
 	t.Helper()
 	entries := map[string]bool{}
-	if _, err := os.Stat(".git"); err != nil {
-		found, err := os.ReadDir(".")
+	if !exists(".git") {
+		found, err := os.ReadDir(root)
 		require.NoError(t, err)
 		for _, entry := range found {
 			entries[entry.Name()] = true
 		}
 		return entries
 	}
-	for file := range strings.Lines(run(t, ".", "git", "ls-files")) {
+	for file := range strings.Lines(run(t, root, "git", "ls-files")) {
 		first, _, _ := strings.Cut(strings.TrimSpace(file), "/")
 		entries[first] = true
 	}
@@ -143,9 +142,7 @@ func isSource(file string) bool {
 
 func goSources(t *testing.T, folder string) (files []string) {
 	t.Helper()
-	all, err := filepath.Glob(folder + "/*.go")
-	require.NoError(t, err)
-	return slices.DeleteFunc(all, func(file string) bool { return !isSource(file) })
+	return slices.DeleteFunc(glob(t, folder+"/*.go"), func(file string) bool { return !isSource(file) })
 }
 
 func lines(t *testing.T, file string) int {
@@ -174,7 +171,7 @@ func exportedNames(t *testing.T) (names []string) {
 	fset := token.NewFileSet()
 	var files []*ast.File
 	for _, file := range goSources(t, ".") {
-		parsed, err := parser.ParseFile(fset, file, nil, parser.ParseComments)
+		parsed, err := parser.ParseFile(fset, file, read(t, file), parser.ParseComments)
 		require.NoError(t, err)
 		files = append(files, parsed)
 	}
@@ -214,7 +211,7 @@ func fieldUses(t *testing.T, typ string, own ...string) (uses int) {
 	var files []*ast.File
 	paths := map[string]bool{}
 	for _, file := range goSources(t, ".") {
-		parsed, err := parser.ParseFile(fset, file, nil, 0)
+		parsed, err := parser.ParseFile(fset, file, read(t, file), 0)
 		require.NoError(t, err)
 		files = append(files, parsed)
 		for _, spec := range parsed.Imports {

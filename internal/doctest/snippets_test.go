@@ -13,7 +13,7 @@ import (
 	_ "log/slog"
 	"os"
 	"os/exec"
-	"path/filepath"
+	"path"
 	"regexp"
 	"strconv"
 	"strings"
@@ -64,7 +64,7 @@ func exported(t *testing.T, paths map[string]bool) map[string]string {
 		args = append(args, path)
 	}
 	exports := map[string]string{}
-	for line := range strings.Lines(run(t, ".", "go", args...)) {
+	for line := range strings.Lines(run(t, root, "go", args...)) {
 		path, file, _ := strings.Cut(strings.TrimSpace(line), " ")
 		exports[path] = file
 	}
@@ -144,8 +144,8 @@ func TestEveryCommandOfTheDocumentsCanBeRun(t *testing.T) {
 				require.NotEmpty(t, words, where)
 				switch words[0] {
 				case "cd":
-					dir = filepath.Join(dir, words[1])
-					assert.DirExists(t, dir, where)
+					dir = path.Join(dir, words[1])
+					assert.True(t, exists(dir), where)
 				case "make":
 					for _, word := range words[1:] {
 						assert.Contains(t, targets, word, where)
@@ -153,12 +153,11 @@ func TestEveryCommandOfTheDocumentsCanBeRun(t *testing.T) {
 				case "go":
 					for _, word := range words[2:] {
 						if word == "." || strings.HasPrefix(word, "./") {
-							sources, _ := filepath.Glob(filepath.Join(dir, strings.TrimSuffix(word, "..."), "*.go"))
-							assert.NotEmpty(t, sources, where)
+							assert.NotEmpty(t, glob(t, path.Join(dir, strings.TrimSuffix(word, "..."), "*.go")), where)
 						}
 					}
 				case "bash":
-					assert.FileExists(t, filepath.Join(dir, words[1]), where)
+					assert.True(t, exists(path.Join(dir, words[1])), where)
 				case "redis-cli": // TestTheCommandsOfTheRunbookShowTheLock
 				case "git": // its subjects are tags and remotes
 				default:
