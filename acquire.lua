@@ -1,17 +1,17 @@
 -- Takes the lock, or a place in its line, or neither.
 --
 -- KEYS  1 K  the lock: string, the holder's token, PX
---       2 Q  the line: zset, token -> ticket, lives 2 CLAIM after its last use
---       3 F  the fencing counter, see fence.lua
---       4 G  the marks: hash, token -> the server time in ms until which it counts as alive, lives as Q; see line.lua
+--       2 Q  the line: zset, token -> ticket, lives twice a waiter's time to live after its last use
+--       3 F  the fencing counter, see token.lua
+--       4 G  the heartbeats: hash, token -> the server time in ms until which it counts as alive, lives as Q; see alive.lua
 --       5 D  the tombstones: zset, tokens that were given up -> the server time in ms until which they are kept, a minute
 --       All hash to one slot. No other key is touched, and none is left without a TTL.
 -- ARGV  1  token of this attempt; its first 16 characters name its Locker
 --       2  ms for which K is set, lock delay included
 --       3  try    take the lock if nobody alive is before us; leave nothing behind otherwise
 --          join   the same, but stand in the line if it cannot be had
---          look   a later call of one who stands there; creates no place
---       4  what stands before a Locker's id in the name of its wake channel, if not what stands in line.lua
+--          poll   a later call of one who stands there; creates no place
+--       4  what stands before a Locker's id in the name of its wake channel, if not what stands in handover.lua
 --       5  SPUBLISH where sharded channels are used, else not given
 -- Replies
 --   n, or its digits          we hold the lock, with this fencing token; digits where we held it before, and past 2^53
@@ -20,17 +20,16 @@
 --   {'WAITING', f, ms, rank, now, foreign}
 --                             we stand in the line behind rank others; ms is as with HELD, f the last fencing token given,
 --                             now the server's time in µs; foreign is 1 if the holder's token has not the shape of ours
---                             (token.go): such a holder tells nobody when it lets go
---   {'GONE'}                  we have no place (any more), or this attempt was undone before it came
+--                             (package token): such a holder tells nobody when it lets go
+--   {'GONE'}                  we have no place (any more), or this attempt was cancelled before it came
 -- Idempotent by token: sent twice, it answers twice the same, with the same fencing token. That is how a lost reply,
 -- and a lock that a release handed over, are found.
--- Never: two holders; a place for a token that was undone; a lock past a live waiter.
+-- Never: two holders; a place for a token that was cancelled; a lock past a live waiter.
 
 local K, Q, F, G, D = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local ME, MODE = ARGV[1], ARGV[3]
-local CLAIM = 2500
 
--- include fence.lua
+-- include token.lua
 
 -- Nobody waits and nobody holds it: the common case first, before anything else is looked at or made. SET itself refuses
 -- a bad time, before the first write.
@@ -50,7 +49,7 @@ if not mine then
     local f = redis.call('GET', F)
     if f then return f end
     mine = true
-  elseif MODE == 'look' and not redis.call('ZSCORE', Q, ME) then
+  elseif MODE == 'poll' and not redis.call('ZSCORE', Q, ME) then
     return {'GONE'}
   elseif comes and found > 0 then
     last = redis.call('ZRANGE', Q, -1, -1, 'WITHSCORES')[2]
@@ -64,7 +63,7 @@ local now = t[1] * 1000000 + t[2]
 if not owner and not mine then
   -- Whoever finds a free lock and a live line serves its head.
   local channel, publish, first = ARGV[4], ARGV[5], redis.call('ZPOPMIN', Q)
-  -- include line.lua
+  -- include handover.lua
   if err then return err end
   mine = not head and room > 0 or head == ME
   if mine then redis.call('SET', K, ME, 'NX', 'PX', ARGV[2]) end
@@ -81,12 +80,12 @@ if MODE == 'try' then return {'HELD', redis.call('PTTL', K)} end
 if comes and now > (tonumber(last) or 0) and redis.call('ZADD', Q, 'NX', string.format('%.0f', now), ME) == 1 then
   last = now
 else
-  redis.call('HSET', G, ME, string.format('%.0f', math.floor(now / 1000) + CLAIM))
-  redis.call('PEXPIRE', G, 2 * CLAIM)
+  redis.call('HSET', G, ME, string.format('%.0f', math.floor(now / 1000) + $WAITER_TTL))
+  redis.call('PEXPIRE', G, 2 * $WAITER_TTL)
   if comes then redis.call('ZADD', Q, 'NX', string.format('%.0f', last + 1), ME) end
 end
-redis.call('PEXPIRE', Q, 2 * CLAIM)
--- Never 0 for a counter that is gone: a grant that ran before this look must not seem to have run after it.
+redis.call('PEXPIRE', Q, 2 * $WAITER_TTL)
+-- Never 0 for a counter that is gone: a grant that ran before this poll must not seem to have run after it.
 local given = redis.call('GET', F) or now
 local a, b, c = string.match(owner or '', '^%w+()%.%w+()%.%w+()')
 local foreign = owner and not (a == 17 and b == 31 and c == 58)

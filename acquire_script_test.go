@@ -40,7 +40,7 @@ func arrangedWith(cases []scriptCase, more, reply, after string) []scriptCase {
 func TestAcquireScript(t *testing.T) {
 	const held, otherHolds = "holds('other', 30000) ", "K = other, 30s"
 	taken := lines("F = now"+week, "K = me, 10s")
-	const ours = "AAAAAAAAAAAAAAAA.BBBBBBBBBBBBB.CCCCCCCCCCCCCCCCCCCCCCCCCC" // see token.go
+	const ours = "AAAAAAAAAAAAAAAA.BBBBBBBBBBBBB.CCCCCCCCCCCCCCCCCCCCCCCCCC" // see package token
 	const stands, looked = "Q = me now, 5s", "G = me ms+2500, 5s"
 
 	// What every mode answers.
@@ -109,9 +109,9 @@ func TestAcquireScript(t *testing.T) {
 		{name: "held, list at Q", arrange: held + "list(Q)", reply: "WRONGTYPE", after: "="},
 		{name: "free, a live head", arrange: "waits('b', 1000) waits('c', 2000)",
 			reply: `"HELD" 1000`, after: lines("F = now"+week, "G = c ms+2000, 5s", "K = b, 1s", "Q = c 2, 5s")},
-		{name: "free, a head whose claim has just begun", arrange: "waits('b', 2500)",
+		{name: "free, a head whose backend.WaiterTTL has just begun", arrange: "waits('b', 2500)",
 			reply: `"HELD" 2500`, after: lines("F = now"+week, "K = b, 2.5s")},
-		{name: "free, a head whose claim lasts 1 ms", arrange: "waits('b', 1)", mini: true,
+		{name: "free, a head whose backend.WaiterTTL lasts 1 ms", arrange: "waits('b', 1)", mini: true,
 			reply: `"HELD" 1`, after: "*"},
 		{name: "free, a head that has not looked again", arrange: "redis.call('ZADD', Q, digits(us - 1000000), 'b')",
 			reply: `"HELD" 1500`, after: lines("F = now"+week, "K = b, 1.5s")},
@@ -191,7 +191,7 @@ func TestAcquireScript(t *testing.T) {
 	}
 
 	onScriptServers(t, func(t *testing.T, s scriptServer) {
-		for mode, cases := range map[string][]scriptCase{modeTry: try, modeJoin: join, modeLook: look} {
+		for mode, cases := range map[string][]scriptCase{"try": try, "join": join, "poll": look} {
 			runScriptCases(t, s, acquireScript, mode, cases...)
 			runScriptCases(t, s, acquireScript, mode, every...)
 		}

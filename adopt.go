@@ -3,6 +3,8 @@ package leasehold
 import (
 	"context"
 	"time"
+
+	"github.com/go-leasehold/leasehold/internal/backend"
 )
 
 // Adopt takes a lease over, from another process or from before a restart: its token's place is taken by the new lease's own, in
@@ -19,31 +21,28 @@ import (
 // of the same token by this Locker waits for that.
 func (l *Locker) Adopt(ctx context.Context, key, token string, ttl time.Duration, opts ...Option) (*Lease, error) {
 	a := attempt{op: "adopt"}
-	a.former = token
+	a.asks.Former = token
 	x, err := l.take(ctx, &a, (*Locker).adopt, key, ttl, opts)
 	if err == nil {
-		l.bereave(a.key, token, notOurs(tokenSpent, ""))
+		l.bereave(a.asks.Key, token, notOurs(backend.TokenSpent, ""))
 	}
 	return x, err
 }
 
 func (l *Locker) adopt(ctx context.Context, a *attempt) (*Lease, Wake, error) {
-	if a.former == "" {
+	if a.asks.Former == "" {
 		return nil, "", invalid("the token is empty: want the Token of a lease")
 	}
 	// The next one would find that the lock is another's, until it is given back.
-	if _, err := l.gates.enter(ctx, l.closing.Done(), a.former); err != nil {
+	if _, err := l.gates.enter(ctx, l.closing.Done(), a.asks.Former); err != nil {
 		return nil, "", err
 	}
-	leave := func() { l.gates.leave(a.former) }
-	x, stray, err := l.ask(ctx, a, modeAdopt)
+	leave := func() { l.gates.leave(a.asks.Former) }
+	x, stray, err := l.ask(ctx, a, backend.Adopt)
 	if stray {
-		l.discard(a.request, err, leave)
+		l.discard(a, err, leave)
 	} else {
 		leave()
-	}
-	if err == nil {
-		x.r.former = "" // it is a lease like any other
 	}
 	return x, WokenAtOnce, err
 }
@@ -63,14 +62,12 @@ func (x *Lease) Detach() string {
 		return ""
 	}
 	x.withdraw() // a renewal that has been sent only lengthens the key, if nobody has adopted it
-	if x.r.tenure != nil {
-		x.r.tenure.detach()
-	}
-	e := x.r.event(x.fence)
+	x.tenure.Detach()
+	e := x.event()
 	e.Held = x.held // it does not change any more
 	x.l.stats.detached.Add(1)
-	x.r.o.hook(onDetached, e)
-	return x.r.token
+	x.o.hook(onDetached, e)
+	return x.token
 }
 
 // detachedError is the end of a lease by Detach: each has its own, so that of several calls one gets the token.
@@ -85,7 +82,7 @@ func (e *detachedError) Unwrap() error { return ErrReleased }
 // bereave ends this Locker's own lease under that token: it is known that Redis has it no more.
 func (l *Locker) bereave(key, token string, reason error) {
 	for _, x := range leases(l.keeper.Live()) {
-		if x.r.token == token && x.r.key == key {
+		if x.token == token && x.key == key {
 			_ = x.end(reason)
 		}
 	}
@@ -95,11 +92,11 @@ func (l *Locker) bereave(key, token string, reason error) {
 func notOurs(why int, where string) error {
 	loss, says := LossGone, "the key is gone"
 	switch why {
-	case heldByOther:
+	case backend.HeldByOther:
 		says = "the key is now held by another"
-	case tokenSpent:
+	case backend.TokenSpent:
 		loss, says = LossAdopted, "another has adopted the lease"
-	case notALock:
+	case backend.NotALock:
 		says = "the key is no lock any more: it has another type"
 	}
 	return lost(loss, where+says)

@@ -57,7 +57,7 @@ func TestAdoptScript(t *testing.T) {
 		{name: "list at D", arrange: mine + "list(D)", reply: "WRONGTYPE", after: "="},
 	}
 	onScriptServers(t, func(t *testing.T, s scriptServer) {
-		runScriptCases(t, s, adoptScript, modeAdopt, adopt...)
-		runScriptCases(t, s, adoptScript, modeUndo, undo...)
+		runScriptCases(t, s, adoptScript, "adopt", adopt...)
+		runScriptCases(t, s, adoptScript, "cancel", undo...)
 	})
 }

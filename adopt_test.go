@@ -6,7 +6,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/backend"
 	"github.com/go-leasehold/leasehold/internal/clock"
+	"github.com/go-leasehold/leasehold/internal/fault"
 	"github.com/go-leasehold/leasehold/internal/redistest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -220,7 +222,7 @@ func TestAnAdoptionThatFailedLeavesTheLeaseAsItWas(t *testing.T) {
 			require.ErrorIs(t, adopt(t.Context()), errNetwork)
 		},
 		"the answer is lost and so is the first undoing": func(t *testing.T, p *party, adopt func(context.Context) error) {
-			p.fault.Next(1, runOf(adoptScript, modeUndo)).Fail(errNetwork)
+			p.fault.Next(1, runOf(adoptScript, "cancel")).Fail(errNetwork)
 			p.fault.Next(1, nil).Lose(errNetwork)
 			require.ErrorIs(t, adopt(t.Context()), errNetwork)
 		},
@@ -230,7 +232,7 @@ func TestAnAdoptionThatFailedLeavesTheLeaseAsItWas(t *testing.T) {
 		},
 		"the answer comes too late": func(t *testing.T, p *party, adopt func(context.Context) error) {
 			late := p.fault.Next(1, nil).HoldReply()
-			var slow *noAnswerError
+			var slow *fault.NoAnswer
 			require.ErrorAs(t, adopt(t.Context()), &slow)
 			late.Release()
 		},
@@ -290,15 +292,15 @@ func TestALateAcquireOfTheFormerHolderTakesNothing(t *testing.T) {
 		y, err := w.party().Adopt(t.Context(), "k", x.Detach(), time.Minute)
 		require.NoError(t, err)
 		require.NoError(t, y.Release(t.Context()))
-		d := p.store.(*deployment)
-		for _, mode := range []string{modeTry, modeJoin, modeLook} {
-			ans, _, err := d.acquire(t.Context(), &request{key: "k", token: x.r.token, px: 60_000, o: &options{}}, mode, callBound)
+		d := p.backend.(*store)
+		for _, mode := range []backend.Mode{backend.Try, backend.Join, backend.Poll} {
+			ans, _, err := d.Tenure(backend.Request{Key: "k", Token: x.token, PX: 60_000}).Acquire(t.Context(), mode, callBound)
 			require.NoError(t, err)
-			require.Equal(t, gone, ans.state)
+			require.Equal(t, backend.Gone, ans.State)
 		}
-		ans, _, err := d.acquire(t.Context(), &request{key: "k", token: "another", former: x.r.token, px: 60_000, o: &options{}}, modeAdopt, callBound)
+		ans, _, err := d.Tenure(backend.Request{Key: "k", Token: "another", Former: x.token, PX: 60_000}).Acquire(t.Context(), backend.Adopt, callBound)
 		require.NoError(t, err)
-		require.Equal(t, answer{state: gone, why: tokenSpent}, ans)
+		require.Equal(t, backend.Answer{State: backend.Gone, Why: backend.TokenSpent}, ans)
 		require.Empty(t, w.owner("k"))
 	})
 }

@@ -19,6 +19,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/go-leasehold/leasehold/internal/backend"
+	"github.com/go-leasehold/leasehold/internal/fault"
 	"github.com/go-leasehold/leasehold/internal/redistest"
 )
 
@@ -109,7 +111,7 @@ func TestAReadTimeoutBelowThatOfReplicasGivesUpBefore(t *testing.T) {
 		c := s.Client(once, func(o *redis.Options) { o.ReadTimeout = timeout })
 		_, err := process(t, c).TryAcquire(t.Context(), timeout.String(), time.Minute, WithReplicas(1, 300*time.Millisecond))
 		require.Error(t, err)
-		assert.Equal(t, replicas, is[*replicasError](err), "%v: %v", timeout, err)
+		assert.Equal(t, replicas, fault.Has[*fault.Replicas](err), "%v: %v", timeout, err)
 	}
 }
 
@@ -195,20 +197,20 @@ func TestAPanicOfANodesHookIsContainedButInAPipelineOfACluster(t *testing.T) {
 		}))
 	})
 	d := storeOn(t, cluster)
-	rs := []*request{testRequest("a"), testRequest("b")}
+	rs := []backend.Request{testRequest("a"), testRequest("b")}
 	for _, r := range rs {
-		_, _, err := d.acquire(t.Context(), r, modeTry, callBound)
+		_, _, err := d.Tenure(r).Acquire(t.Context(), backend.Try, callBound)
 		require.NoError(t, err)
 	}
 	broken.Store(true)
-	_, err := d.renew(t.Context(), rs[0], callBound)
+	_, err := d.Tenure(rs[0]).Renew(t.Context(), false, callBound)
 	require.ErrorContains(t, err, "the redis client panicked: no")
 
 	if os.Getenv(child) != "" {
 		for _, r := range rs {
-			d.renewLater(r, func(*call, int, error) {})
+			d.Tenure(r).RenewLater(false, func(backend.Pending, int, error) {})
 		}
-		d.flush()
+		d.Flush()
 		select {} // until the process ends, or the parent's patience
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)

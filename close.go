@@ -62,7 +62,7 @@ func (l *Locker) shutDown() error {
 	if l.wakes != nil {
 		l.wakes.close(last)
 	}
-	if !l.store.close(ctx) {
+	if !l.backend.Close(ctx) {
 		errs = append(errs, &Error{Op: "close", Err: errStuck})
 	}
 	return errors.Join(errs...)
@@ -73,12 +73,15 @@ var (
 	errStuck   = errors.New("the redis client has not returned from a call; it will, with its own timeouts")
 )
 
+// releasers is how many leases Close releases at a time: as many as a few round trips take.
+const releasers = 256
+
 // releaseAll releases the leases, several at a time.
 func releaseAll(ctx context.Context, leases []*Lease) (errs []error) {
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	next := make(chan *Lease)
-	for range min(len(leases), maxBatch) {
+	for range min(len(leases), releasers) {
 		all.Go(func() {
 			for x := range next {
 				err := x.fail("close", ctx.Err())

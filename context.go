@@ -24,7 +24,7 @@ func (c *leaseContext) Value(key any) any {
 }
 
 // String is what contexts print of themselves.
-func (c *leaseContext) String() string { return fmt.Sprintf("%v.Lease(%q)", c.Context, c.lease.r.key) }
+func (c *leaseContext) String() string { return fmt.Sprintf("%v.Lease(%q)", c.Context, c.lease.key) }
 
 // leaseOf returns the innermost leaseContext of ctx, nil if there is none.
 func leaseOf(ctx context.Context) *leaseContext {
@@ -49,7 +49,7 @@ var errNested = invalid("held by the lease of this context: pass it")
 // nested reports whether the lock on the key is held by a lease of ctx that is the one which the caller means.
 func nested(ctx context.Context, key string, isMeant func(*Lease) bool) bool {
 	for c := leaseOf(ctx); c != nil; c = leaseOf(c.Context) {
-		if x := c.lease; x.r.key == key && isMeant(x) && x.check() == nil {
+		if x := c.lease; x.key == key && isMeant(x) && x.check() == nil {
 			return true
 		}
 	}
@@ -89,7 +89,7 @@ func (x *Lease) Context(parent context.Context) (context.Context, context.Cancel
 }
 
 // closing is the cause of the contexts of a Locker that closes.
-func (x *Lease) closing() error { return &Error{Op: "hold", Key: x.r.key, Err: ErrClosed} }
+func (x *Lease) closing() error { return &Error{Op: "hold", Key: x.key, Err: ErrClosed} }
 
 // endContexts ends the lease's contexts before the lease itself.
 func (x *Lease) endContexts(cause error) {

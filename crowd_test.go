@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/go-leasehold/leasehold/internal/fault"
 	"github.com/go-leasehold/leasehold/internal/redistest"
 )
 
@@ -76,7 +77,7 @@ func TestATryThatCannotClearTheLineInTimeSaysSo(t *testing.T) {
 		p.fault.Every(runOf(acquireScript)).Delay(30 * time.Millisecond)
 		_, err := p.TryAcquire(t.Context(), "k", 100*time.Millisecond)
 		require.NotErrorIs(t, err, ErrHeld)
-		require.ErrorAs(t, err, new(*noAnswerError))
+		require.ErrorAs(t, err, new(*fault.NoAnswer))
 		assert.Positive(t, len(w.line("k")))
 		p.fault.Clear()
 	})

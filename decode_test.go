@@ -8,6 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/backend"
+	"github.com/go-leasehold/leasehold/internal/fault"
+	"github.com/go-leasehold/leasehold/internal/script"
+	"github.com/go-leasehold/leasehold/internal/token"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -15,22 +19,22 @@ import (
 func TestAcquireRepliesAreRead(t *testing.T) {
 	for _, tt := range []struct {
 		reply any
-		want  answer
+		want  backend.Answer
 	}{
-		{int64(1), answer{state: granted, fence: 1}},
-		{int64(math.MaxInt64), answer{state: granted, fence: math.MaxInt64}},
-		{"9007199254740991", answer{state: granted, fence: 9007199254740991, found: true}},
-		{"9007199254740993", answer{state: granted, fence: 9007199254740993}}, // past what Lua counts to there are only digits
-		{[]any{"GONE"}, answer{state: gone}},
-		{[]any{"HELD", int64(1500)}, answer{state: held, left: 1500 * time.Millisecond}},
-		{[]any{"HELD", int64(-1)}, answer{state: held, forever: true}},
-		{[]any{"HELD", int64(-2)}, answer{state: held, uncleared: true}},
-		{[]any{"HELD", int64(0)}, answer{state: held}},
-		{[]any{"GONE"}, answer{state: gone}},
-		{[]any{"GONE", int64(-3)}, answer{state: gone, why: tokenSpent}},
-		{[]any{"HELD", int64(math.MaxInt64)}, answer{state: held, left: maxTTL}},
-		{[]any{"WAITING", "7", int64(1500), int64(3), int64(9), int64(0)}, answer{state: waiting, fence: 7, left: 1500 * time.Millisecond, rank: 3, now: 9}},
-		{[]any{"WAITING", int64(7), int64(-1), int64(0), "9", int64(1)}, answer{state: waiting, fence: 7, forever: true, now: 9, foreign: true}},
+		{int64(1), backend.Answer{State: backend.Granted, Fence: 1}},
+		{int64(math.MaxInt64), backend.Answer{State: backend.Granted, Fence: math.MaxInt64}},
+		{"9007199254740991", backend.Answer{State: backend.Granted, Fence: 9007199254740991, Found: true}},
+		{"9007199254740993", backend.Answer{State: backend.Granted, Fence: 9007199254740993}}, // past what Lua counts to there are only digits
+		{[]any{"GONE"}, backend.Answer{State: backend.Gone}},
+		{[]any{"HELD", int64(1500)}, backend.Answer{State: backend.Held, Left: 1500 * time.Millisecond}},
+		{[]any{"HELD", int64(-1)}, backend.Answer{State: backend.Held, Forever: true}},
+		{[]any{"HELD", int64(-2)}, backend.Answer{State: backend.Held, Uncleared: true}},
+		{[]any{"HELD", int64(0)}, backend.Answer{State: backend.Held}},
+		{[]any{"GONE"}, backend.Answer{State: backend.Gone}},
+		{[]any{"GONE", int64(-3)}, backend.Answer{State: backend.Gone, Why: backend.TokenSpent}},
+		{[]any{"HELD", int64(math.MaxInt64)}, backend.Answer{State: backend.Held, Left: maxTTL}},
+		{[]any{"WAITING", "7", int64(1500), int64(3), int64(9), int64(0)}, backend.Answer{State: backend.Waiting, Fence: 7, Left: 1500 * time.Millisecond, Rank: 3, Now: 9}},
+		{[]any{"WAITING", int64(7), int64(-1), int64(0), "9", int64(1)}, backend.Answer{State: backend.Waiting, Fence: 7, Forever: true, Now: 9, Foreign: true}},
 	} {
 		got, err := decodeAcquire(tt.reply)
 		require.NoError(t, err, "%v", tt.reply)
@@ -48,9 +52,9 @@ func TestAcquireRepliesAreRead(t *testing.T) {
 		map[any]any{"HELD": int64(1)},
 	} {
 		got, err := decodeAcquire(reply)
-		assert.ErrorIs(t, err, errReply, "%v", reply)
-		assert.False(t, transient(err))
-		assert.False(t, got.state == granted && got.fence > 0, "%v is a lease", reply)
+		assert.ErrorIs(t, err, fault.ErrReply, "%v", reply)
+		assert.False(t, fault.Transient(err))
+		assert.False(t, got.State == backend.Granted && got.Fence > 0, "%v is a lease", reply)
 	}
 }
 
@@ -58,28 +62,27 @@ func TestStateIsRead(t *testing.T) {
 	const token = "AAAAAAAAAAAAAAAA.BBBBBBBBBBBBB.CCCCCCCCCCCCCCCCCCCCCCCCCC"
 	for _, tt := range []struct {
 		reply []any
-		want  LockState
+		want  backend.View
 	}{
-		{[]any{"", int64(-2), "", int64(0)}, LockState{}},
-		{[]any{"", int64(-2), "77", int64(2)}, LockState{FencingToken: 77, Waiters: 2}},
-		{[]any{token, int64(1500), "77", int64(0)}, LockState{Held: true, TTL: 1500 * time.Millisecond, FencingToken: 77}},
-		{[]any{token + ".me", int64(1500), "77", int64(0)}, LockState{Held: true, Owner: "me", TTL: 1500 * time.Millisecond, FencingToken: 77}},
-		{[]any{token + ".a.b c", int64(1), "", int64(0)}, LockState{Held: true, Owner: "a.b c", TTL: time.Millisecond}},
-		{[]any{"someone", int64(-1), "", int64(0)}, LockState{Held: true, TTL: -1}},
-		{[]any{"", int64(-1), "", int64(0)}, LockState{Held: true, TTL: -1}},
-		{[]any{"x", int64(math.MaxInt64), "", int64(0)}, LockState{Held: true, TTL: maxTTL}},
+		{[]any{"", int64(-2), "", int64(0)}, backend.View{}},
+		{[]any{"", int64(-2), "77", int64(2)}, backend.View{Fence: 77, Waiters: 2}},
+		{[]any{token, int64(1500), "77", int64(0)}, backend.View{Held: true, Left: 1500 * time.Millisecond, Fence: 77}},
+		{[]any{token + ".me", int64(1500), "77", int64(0)}, backend.View{Held: true, Owner: "me", Left: 1500 * time.Millisecond, Fence: 77}},
+		{[]any{token + ".a.b c", int64(1), "", int64(0)}, backend.View{Held: true, Owner: "a.b c", Left: time.Millisecond}},
+		{[]any{"someone", int64(-1), "", int64(0)}, backend.View{Held: true, Left: -1}},
+		{[]any{"", int64(-1), "", int64(0)}, backend.View{Held: true, Left: -1}},
+		{[]any{"x", int64(math.MaxInt64), "", int64(0)}, backend.View{Held: true, Left: maxTTL}},
 	} {
-		got, err := decodeState("k", tt.reply)
+		got, err := decodeView(tt.reply)
 		require.NoError(t, err, "%v", tt.reply)
-		tt.want.Key = "k"
 		assert.Equal(t, tt.want, got)
 	}
 	for _, reply := range []any{
 		nil, "", int64(1), []any{}, []any{"", int64(-2), ""}, []any{"", "-2", "", int64(0)}, []any{"", int64(-2), "x", int64(0)},
 		[]any{"", int64(-2), nil, int64(0)}, []any{"", int64(-2), []any{}, int64(0)}, []any{"", int64(-2), "", "0"},
 	} {
-		_, err := decodeState("k", reply)
-		assert.ErrorIs(t, err, errReply, "%v", reply)
+		_, err := decodeView(reply)
+		assert.ErrorIs(t, err, fault.ErrReply, "%v", reply)
 	}
 }
 
@@ -92,22 +95,22 @@ func FuzzReplies(f *testing.F) {
 		reply := replyFrom(text)
 		a, err := decodeAcquire(reply)
 		if err == nil {
-			require.Contains(t, []string{granted, held, waiting, gone}, a.state)
-			require.True(t, a.state != granted && a.state != waiting || a.fence > 0, "%v", reply)
-			require.True(t, a.left >= 0 && a.left <= maxTTL, "%v", reply)
+			require.Contains(t, []backend.State{backend.Granted, backend.Held, backend.Waiting, backend.Gone}, a.State)
+			require.True(t, a.State != backend.Granted && a.State != backend.Waiting || a.Fence > 0, "%v", reply)
+			require.True(t, a.Left >= 0 && a.Left <= maxTTL, "%v", reply)
 		} else {
-			require.ErrorIs(t, err, errReply)
+			require.ErrorIs(t, err, fault.ErrReply)
 		}
-		if _, err := decodeState("k", reply); err != nil {
-			require.ErrorIs(t, err, errReply)
+		if _, err := decodeView(reply); err != nil {
+			require.ErrorIs(t, err, fault.ErrReply)
 		}
-		if _, err := decodeInt(reply); err != nil {
-			require.ErrorIs(t, err, errReply)
+		if _, err := script.Int(reply); err != nil {
+			require.ErrorIs(t, err, fault.ErrReply)
 		}
 		if id, g := parseGrant(text); g != 0 {
 			require.True(t, strings.HasPrefix(text, id+" "))
 		}
-		_ = ownerOf(text)
+		_ = token.Owner(text)
 	})
 }
 

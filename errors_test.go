@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/go-leasehold/leasehold/internal/backend"
 	"github.com/go-leasehold/leasehold/internal/fault"
 	"github.com/go-leasehold/leasehold/internal/redistest"
 )
@@ -144,12 +145,12 @@ func TestEveryErrorIsWhatItSaysAndNothingElse(t *testing.T) {
 			check(err, fmt.Sprintf("%s %q: %v", call.op, "k", trouble))
 			var server redis.Error
 			require.ErrorAs(t, err, &server)
-			time.Sleep(undoBound)
+			time.Sleep(cancelBound)
 
 			// A nil is no answer of ours.
 			fault.Next(1, redistest.Cmd("evalsha")).Fail(redis.Nil)
 			check(call.do(), fmt.Sprintf("%s %q: unexpected reply: nil", call.op, "k"))
-			time.Sleep(undoBound)
+			time.Sleep(cancelBound)
 		}
 		x = lease("k")
 		fault.Next(1, redistest.Cmd("evalsha")).Fail(trouble)
@@ -213,11 +214,11 @@ func TestAWaitThatEndsMatchesItsReasonTheCauseAndTheContext(t *testing.T) {
 		is     []error
 		not    []error
 	}{
-		{ended(caused, nil), "of my own", []error{mine, context.Canceled}, []error{context.DeadlineExceeded, ErrHeld}},
-		{ended(caused, ErrHeld), "held by another: of my own", []error{ErrHeld, mine, context.Canceled}, []error{ErrLost}},
-		{ended(late, down), "dial: connection refused: of my own", []error{syscall.ECONNREFUSED, mine, context.DeadlineExceeded}, []error{ErrHeld, context.Canceled}},
-		{&waitError{reason: ErrHeld, ended: ErrClosed}, "held by another: locker closed", []error{ErrHeld, ErrClosed}, []error{context.Canceled, context.DeadlineExceeded}},
-		{&waitError{ended: ErrClosed}, "locker closed", []error{ErrClosed}, []error{ErrHeld}},
+		{fault.Ended(caused, nil), "of my own", []error{mine, context.Canceled}, []error{context.DeadlineExceeded, ErrHeld}},
+		{fault.Ended(caused, ErrHeld), "held by another: of my own", []error{ErrHeld, mine, context.Canceled}, []error{ErrLost}},
+		{fault.Ended(late, down), "dial: connection refused: of my own", []error{syscall.ECONNREFUSED, mine, context.DeadlineExceeded}, []error{ErrHeld, context.Canceled}},
+		{&fault.Wait{Reason: ErrHeld, Ended: ErrClosed}, "held by another: locker closed", []error{ErrHeld, ErrClosed}, []error{context.Canceled, context.DeadlineExceeded}},
+		{&fault.Wait{Ended: ErrClosed}, "locker closed", []error{ErrClosed}, []error{ErrHeld}},
 	} {
 		assert.EqualError(t, tt.err, tt.prints)
 		for _, is := range tt.is {
@@ -228,18 +229,18 @@ func TestAWaitThatEndsMatchesItsReasonTheCauseAndTheContext(t *testing.T) {
 		}
 	}
 	var dial *net.OpError
-	assert.ErrorAs(t, ended(late, down), &dial)
+	assert.ErrorAs(t, fault.Ended(late, down), &dial)
 }
 
 func TestNoAnswerIsATimeoutButNotTheCallersDeadline(t *testing.T) {
-	var err error = &noAnswerError{bound: 1234567 * time.Microsecond}
+	var err error = &fault.NoAnswer{Bound: 1234567 * time.Microsecond}
 	assert.EqualError(t, err, "no answer from redis within 1.235s")
 	var timeout net.Error
 	require.ErrorAs(t, err, &timeout)
 	assert.True(t, timeout.Timeout())
 	assert.Empty(t, kindsOf(err))
 	assert.NotErrorIs(t, err, os.ErrDeadlineExceeded)
-	assert.True(t, transient(err))
+	assert.True(t, fault.Transient(err))
 }
 
 // Redis quotes the arguments of a command that it does not know, and one of ours is the proof of ownership.
@@ -247,15 +248,15 @@ func TestNoErrorQuotesTheToken(t *testing.T) {
 	redistest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, dial func(...func(*redis.Options)) *redis.Client) {
 		c := dial()
 		d, r := storeOn(t, c), testRequest("k")
-		unknown := serverSays("ERR unknown command 'evalsha', with args beginning with: '1a2b' '2' 'k' 'leasehold:line:{k}' '" + r.token + "' '10000' ")
+		unknown := serverSays("ERR unknown command 'evalsha', with args beginning with: '1a2b' '2' 'k' 'leasehold:line:{k}' '" + r.Token + "' '10000' ")
 		redistest.Faulty(c).Every(nil).Fail(unknown)
-		_, _, err := d.acquire(t.Context(), r, modeTry, callBound)
+		_, _, err := d.Tenure(r).Acquire(t.Context(), backend.Try, callBound)
 		assert.EqualError(t, err, "ERR unknown command 'evalsha' (leasehold needs EVALSHA and EVAL; a Sentinel has neither, and some providers disable them)")
-		_, err = d.renew(t.Context(), r, callBound)
+		_, err = d.Tenure(r).Renew(t.Context(), false, callBound)
 		assert.EqualError(t, err, "ERR unknown command 'evalsha' (leasehold needs EVALSHA and EVAL; a Sentinel has neither, and some providers disable them)")
 		var server redis.Error
 		require.ErrorAs(t, err, &server)
-		assert.False(t, transient(err))
+		assert.False(t, fault.Transient(err))
 	})
 }
 
@@ -267,14 +268,14 @@ func TestTransient(t *testing.T) {
 		fault.Read(serverSays("MOVED 7 127.0.0.1:6379"), fault.Place{Direct: true}): false,
 		fault.Read(errors.New("anything else"), fault.Place{}):                      true,
 		errors.New("anything else"):                                                 true,
-		&noAnswerError{bound: time.Second}:                                          true,
-		errReply:                                                                    false,
-		fmt.Errorf("%w: 7", errReply):                                               false,
-		&replicasError{0, 1, time.Second}:                                           false,
-		ErrInvalid:                                                                  false,
+		&fault.NoAnswer{Bound: time.Second}:                                         true,
+		fault.ErrReply:                                                              false,
+		fmt.Errorf("%w: 7", fault.ErrReply):                                         false,
+		&fault.Replicas{Acks: 0, Want: 1, Within: time.Second}:                      false,
+		ErrInvalid: false,
 	} {
-		assert.Equal(t, want, transient(err), "%v", err)
+		assert.Equal(t, want, fault.Transient(err), "%v", err)
 		wrapped := &Error{Op: "renew", Key: "k", Err: fmt.Errorf("in between: %w", err)}
-		assert.Equal(t, want, transient(wrapped), "%v", wrapped)
+		assert.Equal(t, want, fault.Transient(wrapped), "%v", wrapped)
 	}
 }

@@ -172,6 +172,6 @@ func (s *FencedScript) run(ctx context.Context, client redis.Scripter, resource 
 		}
 		return nil, &StaleError{Token: fencingToken, Highest: highest}
 	default:
-		return nil, fmt.Errorf("%w %v", errReply, reply)
+		return nil, fmt.Errorf("%w %v", fault.ErrReply, reply)
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"container/list"
 	"context"
 	"sync"
+
+	"github.com/go-leasehold/leasehold/internal/fault"
 )
 
 // gates has the gate of every key that somebody waits for or is about to have. It is exact, not striped, and an entry
@@ -35,11 +37,11 @@ func (g *gates) enter(ctx context.Context, closing <-chan struct{}, key string) 
 	reason = g.giveUp(key, turn)
 	if ctx.Err() != nil {
 		if reason == nil {
-			reason = noWord(ctx) // of the one that is in, too
+			reason = fault.NoWord(ctx) // of the one that is in, too
 		}
-		return nil, ended(ctx, reason)
+		return nil, fault.Ended(ctx, reason)
 	}
-	return nil, &waitError{reason: reason, ended: ErrClosed}
+	return nil, &fault.Wait{Reason: reason, Ended: ErrClosed}
 }
 
 // queue puts the caller at the end of the key's line. It returns nil if nobody was in: then the caller is.

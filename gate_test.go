@@ -101,7 +101,7 @@ func TestTheGateOpensWhenTheFormerOnesOutcomeIsKnown(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		p := w.party()
 		reply := p.fault.Next(1, runOf(acquireScript)).HoldReply()
-		undo := p.fault.Next(1, runOf(releaseScript, modeUndo)).Hold()
+		undo := p.fault.Next(1, runOf(releaseScript, "cancel")).Hold()
 		ctx, cancel := context.WithCancel(t.Context())
 		first := beside(func() (*Lease, error) { return p.Acquire(ctx, "k", time.Minute) })
 		<-reply.Arrived()

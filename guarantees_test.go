@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/fault"
 	"github.com/go-leasehold/leasehold/internal/rediskey"
 	"github.com/go-leasehold/leasehold/internal/redistest"
 	"github.com/redis/go-redis/v9"
@@ -129,7 +130,7 @@ func TestWithReplicasAFailoverForgetsNoLeaseThatWasHandedOut(t *testing.T) {
 	one, two := process(t, s.Client(), WithReplicas(1, 100*time.Millisecond)), process(t, r)
 	cut(t, s.Client(), r)
 	_, err := one.TryAcquire(t.Context(), "k", time.Minute)
-	var missing *replicasError
+	var missing *fault.Replicas
 	require.ErrorAs(t, err, &missing, "what the replica does not know is not handed out")
 	mend(t, r)
 

@@ -77,10 +77,11 @@ const (
 	LossClosed   Loss = "closed"          // WithLock's function had not returned when Close gave up
 )
 
-// event begins an Event of the attempt or lease.
-func (r *request) event(fence int64) Event {
-	return Event{Key: r.key, Owner: r.o.owner, FencingToken: fence}
-}
+// event begins an Event of the attempt.
+func (a *attempt) event() Event { return Event{Key: a.asks.Key, Owner: a.o.owner} }
+
+// event begins an Event of the lease.
+func (x *Lease) event() Event { return Event{Key: x.key, Owner: x.o.owner, FencingToken: x.fence} }
 
 // started runs the Start hooks. Each is given the context of the one before.
 func (o *options) started(ctx context.Context, e Event) context.Context {
@@ -142,7 +143,7 @@ func (l *Locker) retrying(a *attempt, err error) {
 	if !a.o.hears(onRetrying) || !l.retries.due(retryNews) {
 		return
 	}
-	e := a.event(0)
+	e := a.event()
 	e.Waited, e.Attempts, e.Err = time.Since(a.begun), a.looks, err
 	a.o.hook(onRetrying, e)
 	a.o.log(slog.LevelWarn, "leasehold: waiting for redis", e)

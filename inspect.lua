@@ -1,19 +1,20 @@
 -- Tells who holds a lock and who waits for it. Changes nothing.
 --
--- KEYS  1 K  the lock     2 Q  its line     3 F  its fencing counter     4 G  the marks of its waiters
+-- KEYS  1 K  the lock     2 Q  its line     3 F  its fencing counter     4 G  the heartbeats of its waiters
 -- Reply {token or '', ms left (-2: not held, -1: for ever), last fencing token or '', live waiters}
 -- Of a line of more than a thousand those behind the first thousand are counted, live or not: Redis does nothing else while a
 -- line is read.
 
 local t = redis.call('TIME')
-local now = math.floor((t[1] * 1000000 + t[2]) / 1000)
+local ms = math.floor((t[1] * 1000000 + t[2]) / 1000)
 local line, tokens = redis.call('ZRANGE', KEYS[2], 0, 999, 'WITHSCORES'), {}
 for i = 1, #line, 2 do tokens[#tokens + 1] = line[i] end
-local marks = tokens[1] and redis.call('HMGET', KEYS[4], unpack(tokens)) or {}
+local heartbeats = tokens[1] and redis.call('HMGET', KEYS[4], unpack(tokens)) or {}
 local waiters = redis.call('ZCARD', KEYS[2]) - #tokens
-for i = 1, #tokens do -- as line.lua judges them
-  local good = marks[i] and (tonumber(marks[i]) or 0) or math.floor(line[2 * i] / 1000) + 2500
-  if now < good and good <= now + 2500 then waiters = waiters + 1 end
+for i = 1, #tokens do
+  local heartbeat, ticket = heartbeats[i], line[2 * i]
+  -- include alive.lua
+  if left then waiters = waiters + 1 end
 end
 local owner, left = redis.call('GET', KEYS[1]) or '', redis.call('PTTL', KEYS[1])
 return {owner, left, redis.call('GET', KEYS[3]) or '', waiters}

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/backend"
 	"github.com/go-leasehold/leasehold/internal/clock"
 	"github.com/go-leasehold/leasehold/internal/keep"
 )
@@ -21,13 +22,16 @@ type lease struct {
 	outer Lease // it points to inner, and that to this lease; see print.go
 	inner sealed
 
-	l     *Locker
-	r     request
-	ttl   time.Duration
-	fence int64
-	begun clock.Moment // before the attempt that won was first sent
-	busy  bool         // it is WithLock's
-	stray bool         // a copy of its acquire may still be on its way
+	l      *Locker
+	key    string // in Redis, prefix included
+	token  string
+	o      *options
+	tenure backend.Tenure
+	ttl    time.Duration
+	fence  int64
+	begun  clock.Moment // before the attempt that won was first sent
+	busy   bool         // it is WithLock's
+	stray  bool         // a copy of its acquire may still be on its way
 
 	mu        sync.Mutex    // guards what follows; never held across a Redis call, a hook or a send
 	deadline  clock.Moment  // end of trust
@@ -37,6 +41,7 @@ type lease struct {
 	trouble   error         // why the last renewal failed; nil: held, else: in jeopardy
 	renewal                 // the automatic one; see renewal.go
 	waiters   bool          // somebody waits, as far as a renewal told
+	curious   bool          // a renewal asks who waits, and why it fails
 	told      bool          // others may know the token, and adopt the lease
 	done      chan struct{}
 	contended chan struct{}
@@ -53,7 +58,7 @@ func (x *Lease) Key() string {
 	if x == nil {
 		return ""
 	}
-	return x.r.key
+	return x.key
 }
 
 // Token returns the value that proves ownership. Give it to [Locker.Adopt] in another process, and to nobody else.
@@ -63,8 +68,8 @@ func (x *Lease) Token() string {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.told, x.r.curious = true, true
-	return x.r.token
+	x.told, x.curious = true, true
+	return x.token
 }
 
 // FencingToken returns a number that is greater than that of every earlier lease of the key, and the same for the life
@@ -165,7 +170,7 @@ func (x *Lease) Contended() <-chan struct{} {
 	}
 	if x.contended == nil {
 		x.contended = make(chan struct{})
-		x.r.curious = true
+		x.curious = true
 	}
 	return x.contended
 }
@@ -175,7 +180,7 @@ func (x *Lease) noteWaiters(n int) {
 	if n < 1 || x.waiters {
 		return
 	}
-	x.waiters, x.r.curious = true, x.told
+	x.waiters, x.curious = true, x.told
 	if x.contended != nil {
 		close(x.contended)
 	}
@@ -189,7 +194,7 @@ func (x *Lease) end(reason error) error {
 		defer x.mu.Unlock()
 		return x.err
 	}
-	x.err = &Error{Op: "hold", Key: x.r.key, Err: reason}
+	x.err = &Error{Op: "hold", Key: x.key, Err: reason}
 	x.held = time.Since(x.begun.Time)
 	loss, isLost := reason.(*lossError)
 	x.releases.ended(reason)
@@ -207,7 +212,7 @@ func (x *Lease) end(reason error) error {
 
 // fail names the operation that met the error.
 func (x *Lease) fail(op string, err error) error {
-	return &Error{Op: op, Key: x.r.key, Err: reason(err)}
+	return &Error{Op: op, Key: x.key, Err: reason(err)}
 }
 
 // run is WithLock after the lock was won: fn, then the release, also when fn panics or ends its goroutine.

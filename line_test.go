@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/backend"
 	"github.com/stretchr/testify/require"
 )
 
@@ -30,7 +31,7 @@ func TestRandomSequencesOfScriptsKeepTheirPromises(t *testing.T) {
 type lineWalk struct {
 	t    *testing.T
 	s    scriptServer
-	d    *deployment
+	d    *store
 	rand *rand.Rand
 	seed int
 
@@ -67,39 +68,39 @@ func (w *lineWalk) one() {
 	if before.owner != "" && w.rand.IntN(4) == 0 {
 		token = before.owner // it may be an adopter's
 	}
-	r := &request{key: "k", token: token, px: px, o: &options{}}
+	r := backend.Request{Key: "k", Token: token, PX: px}
 	switch op := w.rand.IntN(14); op {
 	case 12:
 		w.adopt(before, r)
 	case 13:
 		w.undoAdoption(before, r)
 	case 0, 1, 2, 3, 4, 5:
-		mode := []string{modeTry, modeTry, modeJoin, modeJoin, modeLook, modeLook}[op]
-		a, _, err := w.d.acquire(ctx, r, mode, callBound)
+		mode := []backend.Mode{backend.Try, backend.Try, backend.Join, backend.Join, backend.Poll, backend.Poll}[op]
+		a, _, err := w.d.Tenure(r).Acquire(ctx, mode, callBound)
 		require.NoError(w.t, err, w.name())
-		if a.state != granted {
+		if a.State != backend.Granted {
 			return
 		}
 		require.Equal(w.t, token, w.look().owner, w.name())
 		require.False(w.t, w.undone[token] && before.owner != token, "%s: an undone token has the lock", w.name())
 		if had, again := w.fences[token]; again && before.owner == token {
-			require.Equal(w.t, had, a.fence, w.name())
+			require.Equal(w.t, had, a.Fence, w.name())
 		}
 		if before.owner == "" && len(before.live) > 0 {
 			require.Equal(w.t, token, before.live[0], "%s: past a live waiter", w.name())
 		}
-		w.fences[token] = a.fence
+		w.fences[token] = a.Fence
 	case 6, 7:
-		n, err := w.d.renew(ctx, r, callBound)
+		n, err := w.d.Tenure(r).Renew(ctx, false, callBound)
 		require.NoError(w.t, err, w.name())
 		require.Equal(w.t, before.owner == token, n >= 0, w.name())
 		require.Equal(w.t, before.owner, w.look().owner, w.name())
 	case 8, 9:
-		_, _, err := w.d.release(ctx, r, modeRelease, callBound)
+		_, _, err := w.d.Tenure(r).Release(ctx, backend.Plain, callBound)
 		require.NoError(w.t, err, w.name())
 		w.released(before, token)
 	case 10:
-		_, _, err := w.d.release(ctx, r, modeUndo, callBound)
+		_, _, err := w.d.Tenure(r).Release(ctx, backend.Cancel, callBound)
 		require.NoError(w.t, err, w.name())
 		w.released(before, token)
 		w.undone[token] = true
@@ -109,40 +110,40 @@ func (w *lineWalk) one() {
 }
 
 // adopt has a new token, or one that has come already, take the place of the request's.
-func (w *lineWalk) adopt(before lineState, r *request) {
-	r.former, r.token = r.token, fmt.Sprintf("a%d", w.step-w.rand.IntN(2))
-	if former, again := w.former[r.token]; again {
-		r.former = former
+func (w *lineWalk) adopt(before lineState, r backend.Request) {
+	r.Former, r.Token = r.Token, fmt.Sprintf("a%d", w.step-w.rand.IntN(2))
+	if former, again := w.former[r.Token]; again {
+		r.Former = former
 	}
-	a, _, err := w.d.acquire(w.t.Context(), r, modeAdopt, callBound)
+	a, _, err := w.d.Tenure(r).Acquire(w.t.Context(), backend.Adopt, callBound)
 	require.NoError(w.t, err, w.name())
-	can := before.owner == r.token || before.owner == r.former && !w.undone[r.token]
-	require.Equal(w.t, can, a.state == granted, "%s: %v", w.name(), a)
+	can := before.owner == r.Token || before.owner == r.Former && !w.undone[r.Token]
+	require.Equal(w.t, can, a.State == backend.Granted, "%s: %v", w.name(), a)
 	if !can {
 		require.Equal(w.t, before, w.look(), "%s: it changed something", w.name())
 		return
 	}
-	require.Equal(w.t, r.token, w.look().owner, w.name())
-	if had, again := w.fences[r.token]; again {
-		require.Equal(w.t, had, a.fence, w.name())
+	require.Equal(w.t, r.Token, w.look().owner, w.name())
+	if had, again := w.fences[r.Token]; again {
+		require.Equal(w.t, had, a.Fence, w.name())
 		return
 	}
-	require.Greater(w.t, a.fence, w.last, w.name())
-	w.fences[r.token], w.last, w.former[r.token], w.undone[r.former] = a.fence, a.fence, r.former, true
+	require.Greater(w.t, a.Fence, w.last, w.name())
+	w.fences[r.Token], w.last, w.former[r.Token], w.undone[r.Former] = a.Fence, a.Fence, r.Former, true
 }
 
 // undoAdoption gives the lock back to the former token if the holder has adopted it.
-func (w *lineWalk) undoAdoption(before lineState, r *request) {
-	former, adopted := w.former[r.token]
+func (w *lineWalk) undoAdoption(before lineState, r backend.Request) {
+	former, adopted := w.former[r.Token]
 	if !adopted {
 		return
 	}
-	r.former = former
-	_, _, err := w.d.release(w.t.Context(), r, modeUndo, callBound)
+	r.Former = former
+	_, _, err := w.d.Tenure(r).Release(w.t.Context(), backend.Return, callBound)
 	require.NoError(w.t, err, w.name())
-	w.undone[r.token] = true
+	w.undone[r.Token] = true
 	after := w.look()
-	if before.owner != r.token {
+	if before.owner != r.Token {
 		require.Equal(w.t, before.owner, after.owner, "%s: another's lock", w.name())
 		return
 	}

@@ -3,31 +3,32 @@ package leasehold
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	mathrand "math/rand/v2"
 	"sync/atomic"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/backend"
 	"github.com/go-leasehold/leasehold/internal/clock"
+	"github.com/go-leasehold/leasehold/internal/fault"
 	"github.com/go-leasehold/leasehold/internal/inflight"
 	"github.com/go-leasehold/leasehold/internal/keep"
+	"github.com/go-leasehold/leasehold/internal/roundtrip"
+	"github.com/go-leasehold/leasehold/internal/token"
 	"github.com/redis/go-redis/v9"
 )
 
-const (
-	// callBound is the longest that one command is waited for; a caller's context or a lease's end may be sooner.
-	callBound = 3 * time.Second
-	// undoBound is the longest that the clean-up of a failed attempt goes on.
-	undoBound = 10 * time.Second
-)
+// callBound is the longest that one command is waited for; a caller's context or a lease's end may be sooner.
+const callBound = backend.CallBound
+
+// cancelBound is the longest that the clean-up of a failed attempt goes on.
+const cancelBound = 10 * time.Second
 
 // Locker takes leases on keys of one Redis deployment. Make one with [New] and share it; it is safe for concurrent use.
 // What it is told at New never changes. It starts nothing until it is used, and keeps nothing for a key that is
 // neither held nor waited for.
 type Locker struct {
 	id       string
-	store    store
+	backend  backend.Backend
 	bad      error // why no call can work
 	defaults options
 	clock    clock.Clock
@@ -52,26 +53,23 @@ type Locker struct {
 // cannot be used are reported by the calls that they would govern.
 func New(client redis.UniversalClient, opts ...Option) *Locker {
 	defaults := *(&options{}).with(inNew, opts)
-	d := newDeployment(client, defaults.prefix)
-	if d.topology.kind == unknownKind {
-		defaults.opaque = fmt.Sprintf("%T", client)
-	}
-	l := newLocker(d, defaults)
-	if isNil(client) {
+	s := newStore(client, defaults.prefix)
+	l := newLocker(s, defaults)
+	if roundtrip.IsNil(client) {
 		l.bad = invalid("the redis client is nil")
 	}
-	l.wakes = newWakes(client, d.topology, defaults.prefix, l.id)
+	l.wakes = newWakes(client, s.Topology(), defaults.prefix, l.id)
 	return l
 }
 
 // newLocker makes a Locker without a line.
-func newLocker(s store, defaults options) *Locker {
+func newLocker(b backend.Backend, defaults options) *Locker {
 	l := &Locker{
-		id:       string(appendRandom(nil, idLength)),
-		store:    s,
+		id:       token.NewID(),
+		backend:  b,
 		defaults: defaults,
 	}
-	l.keeper = keep.New(&l.clock, func() { l.store.flush() })
+	l.keeper = keep.New(&l.clock, b.Flush)
 	l.shut = make(chan struct{})
 	l.closing, l.close = context.WithCancel(context.Background())
 	l.ending, l.end = context.WithCancel(context.Background())
@@ -85,13 +83,22 @@ func (l *Locker) isClosed() bool { return l.closing.Err() != nil }
 
 // attempt is one call's try for the lock.
 type attempt struct {
-	request
 	op    string
+	o     *options
+	asks  backend.Request // the token is that of the tenure
 	ttl   time.Duration
 	auto  bool // renew in the background, if no option says otherwise
 	busy  bool // for WithLock
 	begun time.Time
 	looks int
+
+	tenure backend.Tenure
+}
+
+// renew gives the attempt another token: one that may have been given up is never used again.
+func (a *attempt) renew(l *Locker) {
+	a.asks.Token = token.New(l.id, a.o.owner)
+	a.tenure = l.backend.Tenure(a.asks)
 }
 
 // prepare judges everything that an acquire was given, before anything is sent.
@@ -99,11 +106,16 @@ func (l *Locker) prepare(a *attempt, key string, ttl time.Duration, opts []Optio
 	if err := l.address(a, key, opts); err != nil {
 		return err
 	}
-	if err := a.o.check(ttl); err != nil {
+	a.ttl = ttl
+	a.asks.PX, a.asks.LockDelay = a.o.px(ttl), a.o.lockDelay
+	a.asks.Replicas, a.asks.ReplicasWithin = a.o.replicas, a.o.replicasIn
+	err := a.o.check(ttl)
+	if err == nil {
+		err = l.backend.Check(a.asks, ttl)
+	}
+	if err != nil {
 		return a.fail(err)
 	}
-	a.ttl = ttl
-	a.px = a.o.px(ttl)
 	a.begun = time.Now()
 	if a.o.autoRenew != nil {
 		a.auto = *a.o.autoRenew
@@ -114,7 +126,7 @@ func (l *Locker) prepare(a *attempt, key string, ttl time.Duration, opts []Optio
 // address judges what every call is given.
 func (l *Locker) address(a *attempt, key string, opts []Option) error {
 	a.o = l.defaults.with(inCall, opts)
-	a.key = a.o.prefix + key
+	a.asks.Key = a.o.prefix + key
 	err := l.bad
 	if err == nil {
 		err = a.o.checkKey(key)
@@ -125,11 +137,10 @@ func (l *Locker) address(a *attempt, key string, opts []Option) error {
 	if err != nil {
 		return a.fail(err)
 	}
-	a.made = newLockKeys(a.o.prefix, a.key)
 	return nil
 }
 
-func (a *attempt) fail(err error) error { return &Error{Op: a.op, Key: a.key, Err: err} }
+func (a *attempt) fail(err error) error { return &Error{Op: a.op, Key: a.asks.Key, Err: err} }
 
 // TryAcquire takes the lock if it is free and nobody waits for it; otherwise it answers [ErrHeld] at once. On any error no
 // lease is held, and what Redis may have done all the same is undone in the background. It waits for Redis no longer
@@ -174,7 +185,7 @@ func (l *Locker) TryWithLock(ctx context.Context, key string, ttl time.Duration,
 func (l *Locker) with(ctx context.Context, how acquireFunc, key string, ttl time.Duration, fn func(context.Context, *Lease) error, opts []Option) error {
 	a := attempt{op: "acquire", auto: true, busy: true}
 	if fn == nil {
-		a.key = l.defaults.prefix + key
+		a.asks.Key = l.defaults.prefix + key
 		return a.fail(invalid("the function is nil"))
 	}
 	lease, err := l.take(ctx, &a, how, key, ttl, opts)
@@ -192,17 +203,16 @@ func (l *Locker) take(ctx context.Context, a *attempt, how acquireFunc, key stri
 	if err := l.prepare(a, key, ttl, opts); err != nil {
 		return nil, err
 	}
-	if nested(ctx, a.key, func(x *Lease) bool { return x.l == l }) {
+	if nested(ctx, a.asks.Key, func(x *Lease) bool { return x.l == l }) {
 		return nil, a.fail(errNested)
 	}
 	l.calls.Enter()
 	defer l.calls.Leave()
-	a.token = l.newToken(a.o.owner)
-	ctx = a.o.started(ctx, a.event(0))
+	a.renew(l)
+	ctx = a.o.started(ctx, a.event())
 	x, woken, err := how(l, ctx, a)
 	if err == nil && !x.keep() {
-		r := a.request
-		l.calls.Go(func() { l.undo(r) })
+		l.calls.Go(func() { l.cancel(a) })
 		x, err = nil, ErrClosed
 	}
 	if err != nil {
@@ -213,7 +223,7 @@ func (l *Locker) take(ctx context.Context, a *attempt, how acquireFunc, key stri
 	}
 	l.stats.acquired(woken, err)
 	if len(a.o.hooks) > 0 {
-		e := a.event(0)
+		e := a.event()
 		e.Waited, e.Attempts, e.Woken, e.Err = time.Since(a.begun), a.looks, woken, err
 		if x != nil {
 			e.FencingToken = x.fence
@@ -225,48 +235,56 @@ func (l *Locker) take(ctx context.Context, a *attempt, how acquireFunc, key stri
 
 // try asks once.
 func (l *Locker) try(ctx context.Context, a *attempt) (*Lease, Wake, error) {
-	x, stray, err := l.ask(ctx, a, modeTry)
+	x, stray, err := l.ask(ctx, a, backend.Try)
 	if stray {
-		l.discard(a.request, err, nil)
+		l.discard(a, err, nil)
 	}
 	return x, WokenAtOnce, err
 }
 
 // ask sends the command that takes the lock or does not. One that has only cleared dead places out of a long line is sent
 // again: they refuse nobody the lock. It reports, with an error, whether the lock may have been taken all the same.
-func (l *Locker) ask(ctx context.Context, a *attempt, mode string) (x *Lease, stray bool, _ error) {
+func (l *Locker) ask(ctx context.Context, a *attempt, how backend.Mode) (x *Lease, stray bool, _ error) {
 	bound := min(a.ttl-clock.Margin(a.ttl), callBound)
 	until := time.Now().Add(bound)
 	for left := bound; left > 0; left = time.Until(until) {
 		begun := l.now()
 		a.looks++
-		ans, n, err := l.store.acquire(ctx, &a.request, mode, left)
+		ans, n, err := a.tenure.Acquire(ctx, how, left)
 		stray = stray || n > 1
 		switch {
 		case err != nil:
 			return nil, stray || n > 0, err
-		case ans.uncleared:
+		case ans.Uncleared:
 			continue
-		case ans.state == held:
-			return nil, false, ans.reason()
-		case ans.state == gone && mode == modeAdopt:
-			return nil, false, notOurs(ans.why, "")
-		case ans.state != granted:
-			return nil, true, errReply
+		case ans.State == backend.Held:
+			return nil, false, heldBy(ans)
+		case ans.State == backend.Gone && how == backend.Adopt:
+			return nil, false, notOurs(ans.Why, "")
+		case ans.State != backend.Granted:
+			return nil, true, fault.ErrReply
 		}
-		x = l.lease(a, begun, ans.fence)
+		x = l.lease(a, begun, ans.Fence)
 		x.stray = stray
 		if x.deadline.Reached(l.now()) {
 			break // or it would be a lease that nobody may trust
 		}
 		return x, false, nil
 	}
-	return nil, true, &noAnswerError{bound: bound}
+	return nil, true, &fault.NoAnswer{Bound: bound}
+}
+
+// heldBy is what one has to wait for who was not granted the lock.
+func heldBy(a backend.Answer) error {
+	if a.Forever {
+		return fault.ErrHeldForever
+	}
+	return ErrHeld
 }
 
 // lease makes the Lease of an attempt that was won by a call begun at that moment.
 func (l *Locker) lease(a *attempt, begun clock.Moment, fence int64) *Lease {
-	x := (&lease{l: l, r: a.request, ttl: a.ttl, fence: fence, begun: begun, busy: a.busy}).seal()
+	x := (&lease{l: l, key: a.asks.Key, token: a.asks.Token, o: a.o, tenure: a.tenure, ttl: a.ttl, fence: fence, begun: begun, busy: a.busy}).seal()
 	x.auto = a.auto
 	x.extend(begun)
 	x.due = x.nextDue(begun, false)
@@ -290,11 +308,11 @@ func (l *Locker) Inspect(ctx context.Context, key string) (LockState, error) {
 	if err := l.address(&a, key, nil); err != nil {
 		return LockState{}, err
 	}
-	s, err := l.store.inspect(ctx, &a.request, callBound)
+	v, err := l.backend.Inspect(ctx, a.asks.Key, callBound)
 	if err != nil {
 		return LockState{}, a.fail(err)
 	}
-	return s, nil
+	return LockState{a.asks.Key, v.Held, v.Owner, v.Left, v.Fence, v.Waiters}, nil
 }
 
 // ForceRelease takes the lock from whoever holds it and gives it to the first waiter. It is for operators: a holder in another
@@ -306,37 +324,42 @@ func (l *Locker) ForceRelease(ctx context.Context, key string) error {
 	if err := l.address(&a, key, nil); err != nil {
 		return err
 	}
-	token, err := l.store.force(ctx, &a.request, callBound)
+	token, err := l.backend.Force(ctx, a.asks.Key, callBound)
 	if err != nil {
 		return a.fail(err)
 	}
-	l.bereave(a.key, token, lost(LossForced, "released by force"))
-	a.o.log(slog.LevelWarn, "leasehold: lock released by force", a.event(0))
+	l.bereave(a.asks.Key, token, lost(LossForced, "released by force"))
+	a.o.log(slog.LevelWarn, "leasehold: lock released by force", a.event())
 	return nil
 }
 
-// discard undoes an attempt that ended with err, and then calls then. The caller waits for it only where it is known that
+// discard cancels an attempt that ended with err, and then calls then. The caller waits for it only where it is known that
 // the lock was had: it should be free when the error is read.
-func (l *Locker) discard(r request, err error, then func()) {
-	undo := func() {
-		l.undo(r)
+func (l *Locker) discard(a *attempt, err error, then func()) {
+	gone := *a // the attempt may go on with another token
+	cancel := func() {
+		l.cancel(&gone)
 		if then != nil {
 			then()
 		}
 	}
-	var replicas *replicasError
+	var replicas *fault.Replicas
 	if errors.As(err, &replicas) {
-		undo()
+		cancel()
 	} else {
-		l.calls.Go(undo)
+		l.calls.Go(cancel)
 	}
 }
 
-// undo makes sure that nothing of an attempt's token is left or comes to be: neither a lock nor a place in the line.
-func (l *Locker) undo(r request) {
-	l.retry(min(max(claim, time.Duration(r.px)*time.Millisecond), undoBound), func(ctx context.Context) bool {
-		_, _, err := l.store.release(ctx, &r, modeUndo, callBound)
-		return err == nil || !transient(err)
+// cancel makes sure that nothing of an attempt's token is left or comes to be: neither a lock nor a place in the line.
+func (l *Locker) cancel(a *attempt) {
+	how := backend.Cancel
+	if a.asks.Former != "" {
+		how = backend.Return
+	}
+	l.retry(min(max(backend.WaiterTTL, time.Duration(a.asks.PX)*time.Millisecond), cancelBound), func(ctx context.Context) bool {
+		_, _, err := a.tenure.Release(ctx, how, callBound)
+		return err == nil || !fault.Transient(err)
 	})
 }
 
@@ -349,13 +372,7 @@ func (l *Locker) retry(d time.Duration, f func(context.Context) bool) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(backoff(n)):
+		case <-time.After(fault.Backoff(n)):
 		}
 	}
-}
-
-// backoff is the pause after the nth failure in a row: from about 10 ms to about 1 s, by chance.
-func backoff(n int) time.Duration {
-	d := min(10*time.Millisecond<<min(n, 10), time.Second)
-	return d/2 + mathrand.N(d/2)
 }

@@ -162,7 +162,7 @@ func TestTheMarginIsTakenOff(t *testing.T) {
 		assert.Equal(t, tt.margin, clock.Margin(tt.ttl), tt.ttl)
 	}
 	begun := clock.Moment{Time: time.Unix(1000, 0), Wall: time.Unix(1000, 0).UnixNano()}
-	x := (&lease{ttl: 1200 * time.Millisecond, r: request{o: &options{}}}).seal()
+	x := (&lease{ttl: 1200 * time.Millisecond, o: &options{}}).seal()
 	x.extend(begun)
 	assert.Equal(t, 1188*time.Millisecond, x.deadline.Sub(begun.Time))
 	assert.Equal(t, int64(1188*time.Millisecond), x.deadline.Wall-begun.Wall)
@@ -275,11 +275,11 @@ func TestACancelledAcquireHasALeaseOrLeavesNothingBehind(t *testing.T) {
 		match   func(redis.Cmder) bool
 		acquire func(p *party, ctx context.Context) (*Lease, error)
 	}{
-		"TryAcquire":       {false, runOf(acquireScript, modeTry), func(p *party, ctx context.Context) (*Lease, error) { return p.TryAcquire(ctx, "k", time.Minute) }},
-		"TryAcquire, held": {true, runOf(acquireScript, modeTry), func(p *party, ctx context.Context) (*Lease, error) { return p.TryAcquire(ctx, "k", time.Minute) }},
-		"Acquire, free":    {false, runOf(acquireScript, modeJoin), func(p *party, ctx context.Context) (*Lease, error) { return p.Acquire(ctx, "k", time.Minute) }},
-		"Acquire, joins":   {true, runOf(acquireScript, modeJoin), func(p *party, ctx context.Context) (*Lease, error) { return p.Acquire(ctx, "k", time.Minute) }},
-		"Acquire, looks":   {true, runOf(acquireScript, modeLook), func(p *party, ctx context.Context) (*Lease, error) { return p.Acquire(ctx, "k", time.Minute) }},
+		"TryAcquire":       {false, runOf(acquireScript, "try"), func(p *party, ctx context.Context) (*Lease, error) { return p.TryAcquire(ctx, "k", time.Minute) }},
+		"TryAcquire, held": {true, runOf(acquireScript, "try"), func(p *party, ctx context.Context) (*Lease, error) { return p.TryAcquire(ctx, "k", time.Minute) }},
+		"Acquire, free":    {false, runOf(acquireScript, "join"), func(p *party, ctx context.Context) (*Lease, error) { return p.Acquire(ctx, "k", time.Minute) }},
+		"Acquire, joins":   {true, runOf(acquireScript, "join"), func(p *party, ctx context.Context) (*Lease, error) { return p.Acquire(ctx, "k", time.Minute) }},
+		"Acquire, looks":   {true, runOf(acquireScript, "poll"), func(p *party, ctx context.Context) (*Lease, error) { return p.Acquire(ctx, "k", time.Minute) }},
 	}
 	for when, fault := range faults {
 		for name, call := range calls {
@@ -296,7 +296,7 @@ func TestACancelledAcquireHasALeaseOrLeavesNothingBehind(t *testing.T) {
 						<-step.Arrived()
 						var undo *redistest.Held
 						if first == "the command" {
-							undo = p.fault.Next(1, runOf(releaseScript, modeUndo)).Hold()
+							undo = p.fault.Next(1, runOf(releaseScript, "cancel")).Hold()
 						}
 						cause := errors.New("the user went away")
 						cancel(cause)

@@ -3,7 +3,7 @@
 -- It wants token, and owner, which is what GET of KEYS[1] answered to pcall. KEYS[5], the tombstones, need not be given.
 -- why  -1  nobody holds the lock
 --      -2  somebody else does
---      -3  the token was given up: somebody has adopted its lease, or it was undone
+--      -3  the token was given up: somebody has adopted its lease, or it was cancelled
 --      -4  the key is no string any more, so it is nobody's lock
 -- An error of GET that has another cause is raised.
 local why = -1

@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/backend"
+	"github.com/go-leasehold/leasehold/internal/token"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -26,25 +28,25 @@ func TestWhichMessagesAreTrusted(t *testing.T) {
 			delay time.Duration
 			want  time.Duration // of trust, from the anchor; 0: it is only a hint
 		}{
-			"a new one":                  {7, 0, time.Minute, true, 0, claim - claim/100},
-			"an old one":                 {6, 0, time.Minute, true, 0, 0},
-			"a hint":                     {0, 0, time.Minute, true, 0, 0},
-			"a negative one":             {math.MinInt64, 0, time.Minute, true, 0, 0},
-			"a ttl below the claim":      {7, 0, time.Second, true, 0, 990 * time.Millisecond},
-			"in time to be confirmed":    {8, time.Second, time.Minute, true, 0, claim - claim/100},
-			"too late to be confirmed":   {8, 2 * time.Second, time.Minute, true, 0, 0},
-			"too late":                   {8, claim, time.Minute, true, 0, 0},
-			"renewed by hand":            {8, 0, time.Minute, false, 0, 0},
-			"with a lock delay":          {8, 0, time.Minute, true, time.Second, 0},
-			"too late for its short ttl": {8, 990 * time.Millisecond, time.Second, true, 0, 0},
-			"as high as can be":          {7 + 1_010_000, time.Second, time.Minute, true, 0, claim - claim/100},
-			"too high":                   {7 + 1_010_001, time.Second, time.Minute, true, 0, 0},
-			"high at once":               {7 + 2_000, 0, time.Minute, true, 0, claim - claim/100},
-			"too high at once":           {7 + 2_001, 0, time.Minute, true, 0, 0},
-			"the largest":                {math.MaxInt64, time.Second, time.Minute, true, 0, 0},
+			"a new one":      {7, 0, time.Minute, true, 0, backend.WaiterTTL - backend.WaiterTTL/100},
+			"an old one":     {6, 0, time.Minute, true, 0, 0},
+			"a hint":         {0, 0, time.Minute, true, 0, 0},
+			"a negative one": {math.MinInt64, 0, time.Minute, true, 0, 0},
+			"a ttl below the time to live of a waiter": {7, 0, time.Second, true, 0, 990 * time.Millisecond},
+			"in time to be confirmed":                  {8, time.Second, time.Minute, true, 0, backend.WaiterTTL - backend.WaiterTTL/100},
+			"too late to be confirmed":                 {8, 2 * time.Second, time.Minute, true, 0, 0},
+			"too late":                                 {8, backend.WaiterTTL, time.Minute, true, 0, 0},
+			"renewed by hand":                          {8, 0, time.Minute, false, 0, 0},
+			"with a lock delay":                        {8, 0, time.Minute, true, time.Second, 0},
+			"too late for its short ttl":               {8, 990 * time.Millisecond, time.Second, true, 0, 0},
+			"as high as can be":                        {7 + 1_010_000, time.Second, time.Minute, true, 0, backend.WaiterTTL - backend.WaiterTTL/100},
+			"too high":                                 {7 + 1_010_001, time.Second, time.Minute, true, 0, 0},
+			"high at once":                             {7 + 2_000, 0, time.Minute, true, 0, backend.WaiterTTL - backend.WaiterTTL/100},
+			"too high at once":                         {7 + 2_001, 0, time.Minute, true, 0, 0},
+			"the largest":                              {math.MaxInt64, time.Second, time.Minute, true, 0, 0},
 		} {
 			for _, next := range []int64{0, 7} { // 0: no look was answered
-				s := stay{l: l, next: next, a: &attempt{ttl: tt.ttl, auto: tt.auto, request: request{o: &options{lockDelay: tt.delay}}}}
+				s := stay{l: l, next: next, a: &attempt{ttl: tt.ttl, auto: tt.auto, o: &options{lockDelay: tt.delay}}}
 				s.anchor = anchor.Plus(-tt.after)
 				x := s.trust(grant(tt.fence))
 				if tt.want == 0 || next == 0 {
@@ -84,10 +86,10 @@ func TestWhatElseIsPublishedOnTheChannelIsOnlyAHint(t *testing.T) {
 		w.take("k", 10*time.Second)
 		waiting := beside(func() (*Lease, error) { return p.Acquire(t.Context(), "k", time.Minute, WithAutoRenew(true)) })
 		time.Sleep(100 * time.Millisecond)
-		token := w.line("k")[0]
-		id := wakeIDOf(token)
+		waits := w.line("k")[0]
+		id := token.WakeID(waits)
 		for _, text := range []string{
-			"", " ", "  ", "x", id, id + " ", id + " 1", id + " x 1", id + " 0", id + " -1", id + " 1 0", token + " 1",
+			"", " ", "  ", "x", id, id + " ", id + " 1", id + " x 1", id + " 0", id + " -1", id + " 1 0", waits + " 1",
 			id + " 99999999999999999999", id + "x 9223372036854775807", "another 9223372036854775807", strings.Repeat("x", 1<<16),
 		} {
 			assert.Equal(t, 1, w.m.Publish(p.wakes.channel, text))
@@ -129,7 +131,7 @@ func TestAForgedMessageBringsNoFencingTokenThatTheServerDoesNotReach(t *testing.
 				if tt.ahead == math.MaxInt64 {
 					fence = math.MaxInt64
 				}
-				w.m.Publish(p.wakes.channel, fmt.Sprint(wakeIDOf(w.line("k")[0]), " ", fence))
+				w.m.Publish(p.wakes.channel, fmt.Sprint(token.WakeID(w.line("k")[0]), " ", fence))
 				synctest.Wait()
 				require.Len(t, waiting, map[bool]int{true: 1}[tt.want])
 				if !tt.want {
@@ -137,7 +139,7 @@ func TestAForgedMessageBringsNoFencingTokenThatTheServerDoesNotReach(t *testing.
 				}
 				y := (<-waiting).lease
 				assert.LessOrEqual(t, y.FencingToken(), time.Now().Add(5*time.Millisecond).UnixMicro())
-				time.Sleep(claim)
+				time.Sleep(backend.WaiterTTL)
 				assert.NotEqual(t, tt.want, y.Valid(), "the first renewal finds the forgery")
 				_ = y.Release(t.Context())
 			})
@@ -167,13 +169,13 @@ func TestAMessageThatIsPublishedAgainIsBelievedByNobody(t *testing.T) {
 			}
 			synctest.Wait()
 			require.Empty(t, waiting)
-			token := w.line("k")[0]
+			waits := w.line("k")[0]
 			require.NoError(t, x.Release(t.Context()))
 			y := (<-waiting).lease
-			text := fmt.Sprint(wakeIDOf(token), " ", y.FencingToken())
+			text := fmt.Sprint(token.WakeID(waits), " ", y.FencingToken())
 			for said := ""; said != text; { // it hears itself too
 				said = (<-hears).Payload
-				assert.NotContains(t, said, token[secretAt:])
+				assert.NotContains(t, said, waits[secretAt:])
 			}
 			heard = append(heard, text)
 			require.NoError(t, y.Release(t.Context()))

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/go-leasehold/leasehold/internal/backend"
 	"github.com/go-leasehold/leasehold/internal/fault"
 	"github.com/go-leasehold/leasehold/internal/rediskey"
 	"github.com/go-leasehold/leasehold/internal/redistest"
@@ -21,36 +22,36 @@ import (
 // and its error says what to do.
 
 // runs are all scripts of a lock, in the states of it that make them touch each of its keys.
-func (d *deployment) runs(t *testing.T, prepare func(state string), each func(what string, err error)) {
+func (d *store) runs(t *testing.T, prepare func(state string), each func(what string, err error)) {
 	ctx := t.Context()
 	for _, state := range []string{"free", "held", "waited for"} {
 		r := testRequest("k")
-		for _, mode := range []string{modeTry, modeJoin, modeLook} {
+		for mode, name := range []string{"try", "join", "poll"} {
 			prepare(state)
-			_, _, err := d.acquire(ctx, r, mode, callBound)
-			each(state+", "+mode, err)
+			_, _, err := d.Tenure(r).Acquire(ctx, backend.Mode(mode), callBound)
+			each(state+", "+name, err)
 		}
-		for _, mode := range []string{modeRelease, modeTold, modeUndo} {
+		for how, name := range []string{"release", "told", "cancel"} {
 			prepare(state)
-			_, _, err := d.release(ctx, r, mode, callBound)
-			each(state+", "+mode, err)
+			_, _, err := d.Tenure(r).Release(ctx, backend.How(how), callBound)
+			each(state+", "+name, err)
 		}
 		adoption := testRequest("k")
-		adoption.former, adoption.token = r.token, testRequest("adopter").token
+		adoption.Former, adoption.Token = r.Token, testRequest("adopter").Token
 		prepare(state)
-		_, _, err := d.acquire(ctx, adoption, modeAdopt, callBound)
+		_, _, err := d.Tenure(adoption).Acquire(ctx, backend.Adopt, callBound)
 		each(state+", adopt", err)
 		prepare(state)
-		_, _, err = d.release(ctx, adoption, modeUndo, callBound)
+		_, _, err = d.Tenure(adoption).Release(ctx, backend.Return, callBound)
 		each(state+", undo an adoption", err)
 		prepare(state)
-		_, err = d.force(ctx, r, callBound)
+		_, err = d.Force(ctx, r.Key, callBound)
 		each(state+", force", err)
 		prepare(state)
-		_, err = d.renew(ctx, r, callBound)
+		_, err = d.Tenure(r).Renew(ctx, false, callBound)
 		each(state+", renew", err)
 		prepare(state)
-		_, err = d.inspect(ctx, r, callBound)
+		_, err = d.Inspect(ctx, r.Key, callBound)
 		each(state+", inspect", err)
 	}
 }
@@ -68,11 +69,11 @@ func TestAnErrorNamesTheKeyThatIsAtFault(t *testing.T) {
 			d.runs(t, func(state string) {
 				require.NoError(t, c.FlushAll(ctx).Err())
 				if state == "held" {
-					require.NoError(t, c.Set(ctx, "k", testRequest("k").token, time.Hour).Err())
+					require.NoError(t, c.Set(ctx, "k", testRequest("k").Token, time.Hour).Err())
 				}
 				if state == "waited for" {
 					now := time.Now()
-					require.NoError(t, c.ZAdd(ctx, keys[1], redis.Z{Score: float64(now.UnixMicro()), Member: testRequest("other").token}).Err())
+					require.NoError(t, c.ZAdd(ctx, keys[1], redis.Z{Score: float64(now.UnixMicro()), Member: testRequest("other").Token}).Err())
 				}
 				require.NoError(t, c.Del(ctx, bad).Err())
 				if i == 1 || i == 4 {
@@ -164,7 +165,7 @@ func TestAClientThatCannotWorkIsToldByEveryCallAtOnce(t *testing.T) {
 				err := e.call(l, "k", time.Minute)
 				require.ErrorContains(t, err, strings.TrimSpace(says), e.name)
 				assert.Zero(t, time.Since(begun), "%s with %T", e.name, c)
-				assert.False(t, transient(err))
+				assert.False(t, fault.Transient(err))
 			}
 			require.NoError(t, l.Close())
 			_, err := NewQuorum([]redis.UniversalClient{w.raw, w.dial(), c})
@@ -237,7 +238,7 @@ func (m mistake) endsAtOnce(t *testing.T) {
 			found = found || strings.Contains(text, says)
 		}
 		assert.True(t, found, "%s: %s", m.name, text)
-		assert.False(t, transient(err), text)
+		assert.False(t, fault.Transient(err), text)
 	}
 }
 

@@ -166,7 +166,7 @@ func TestForceReleaseTellsNoLeaseThatCameAfterIt(t *testing.T) {
 		x := p.keeps("k", 30*time.Second)
 		waiting := beside(func() (*Lease, error) { return p.Acquire(t.Context(), "k", time.Minute, WithAutoRenew(true)) })
 		await(t, time.Second, func() bool { return len(w.line("k")) == 1 })
-		reply := p.fault.Next(1, runOf(releaseScript, modeForce)).HoldReply()
+		reply := p.fault.Next(1, runOf(releaseScript, "force")).HoldReply()
 		done := make(chan error, 1)
 		go func() { done <- p.ForceRelease(t.Context(), "k") }()
 		r := <-waiting

@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-leasehold/leasehold/internal/fault"
 	"github.com/go-leasehold/leasehold/internal/rediskey"
+	"github.com/go-leasehold/leasehold/internal/token"
 )
 
 // The bounds of a TTL. No lease shorter than a few round trips can be trusted, and no lease of ten years
@@ -23,9 +24,6 @@ const maxReplicasIn = callBound - time.Second
 // maxKey is the longest key, in bytes, the prefix included. Redis takes more, but a key is written several times for each call, and
 // one that long is some data that were meant to be hashed.
 const maxKey = 16 << 10
-
-// maxOwner is the longest owner label, in bytes.
-const maxOwner = 64
 
 // An Option changes how a [Locker] takes or keeps its leases. Options given to [New] are the Locker's
 // defaults; options given to a call stand before them, the last one first. A call checks them all before
@@ -60,8 +58,6 @@ type options struct {
 	logger     *slog.Logger
 
 	quarantine time.Duration
-	quorum     *quorum // the Locker's; nil: it has a single deployment
-	opaque     string  // the type of its client, if that does not tell what kind of Redis it talks to
 }
 
 // WithAutoRenew says whether the lease is renewed in the background until it is released, lost or, with
@@ -181,13 +177,10 @@ func (o *options) check(ttl time.Duration) error {
 	case o.replicas < 0 || o.replicas > 0 && (o.replicasIn < time.Millisecond || o.replicasIn > min(ttl/2, maxReplicasIn)):
 		return invalid("WithReplicas(%d, %v): want 0 replicas or more, and a timeout from 1ms to half the ttl of %v, at most %v",
 			o.replicas, o.replicasIn, ttl, maxReplicasIn)
-	case o.replicas > 0 && o.opaque != "":
-		return invalid("WithReplicas(%d, %v): the server to be asked is not known, since a client of type %s does not tell what kind of Redis it talks to: "+
-			"give it a method Unwrap() redis.UniversalClient", o.replicas, o.replicasIn, o.opaque)
-	case len(o.owner) > maxOwner || strings.ContainsFunc(o.owner, func(r rune) bool { return r < ' ' || r > '~' }):
-		return invalid("WithOwner(%s): want at most %d printable ASCII characters", fault.Quote(o.owner), maxOwner)
+	case len(o.owner) > token.MaxOwner || strings.ContainsFunc(o.owner, func(r rune) bool { return r < ' ' || r > '~' }):
+		return invalid("WithOwner(%s): want at most %d printable ASCII characters", fault.Quote(o.owner), token.MaxOwner)
 	}
-	return o.quorum.checkLease(o, ttl)
+	return nil
 }
 
 func (o *options) checkKey(name string) error {

@@ -12,6 +12,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/go-leasehold/leasehold/internal/clock"
 	"github.com/go-leasehold/leasehold/internal/redistest"
+	"github.com/go-leasehold/leasehold/internal/token"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -205,12 +206,12 @@ func TestCallsOptionsStandBeforeNews(t *testing.T) {
 		lease, err := l.TryAcquire(t.Context(), "k", time.Minute, WithRenewEvery(0), WithOwner("call"), WithOwner("last"))
 		require.NoError(t, err)
 		assert.Equal(t, "new:k", lease.Key())
-		assert.Equal(t, "last", ownerOf(lease.Token()))
+		assert.Equal(t, "last", token.Owner(lease.Token()))
 		assert.Equal(t, time.Minute+time.Second, m.TTL("new:k"))
 
 		other, err := l.TryAcquire(t.Context(), "other", time.Minute, WithRenewEvery(0), WithLockDelay(0))
 		require.NoError(t, err)
-		assert.Equal(t, "new", ownerOf(other.Token()), "one call's options have reached another's")
+		assert.Equal(t, "new", token.Owner(other.Token()), "one call's options have reached another's")
 		assert.Equal(t, time.Minute, m.TTL("new:other"))
 	})
 }
@@ -276,7 +277,7 @@ func TestWithRenewEveryIsAWishToNewAndAnOrderToACall(t *testing.T) {
 			}
 			x, err := l.TryAcquire(t.Context(), "k", ttl, opts...)
 			require.NoError(t, err, tt)
-			assert.Equal(t, tt.every, x.r.o.every(ttl), tt)
+			assert.Equal(t, tt.every, x.o.every(ttl), tt)
 			time.Sleep(20 * time.Second)
 			assert.True(t, x.Valid(), tt)
 			for _, d := range []time.Duration{ttl/2 + 1, math.MaxInt64} {

@@ -30,7 +30,7 @@ func (x *Lease) String() string {
 	if x == nil {
 		return "<nil>"
 	}
-	return fmt.Sprintf("lease %s (fencing token %d, %s)", fault.Quote(x.r.key), x.fence, x.standing())
+	return fmt.Sprintf("lease %s (fencing token %d, %s)", fault.Quote(x.key), x.fence, x.standing())
 }
 
 // standing says how the lease stands, as it was noted last: printing a lease does not end it.
@@ -60,9 +60,9 @@ func (x *Lease) LogValue() slog.Value {
 		return slog.AnyValue(nil)
 	}
 	return slog.GroupValue(
-		slog.String("key", x.r.key),
+		slog.String("key", x.key),
 		slog.Int64("fencing_token", x.fence),
-		slog.String("owner", x.r.o.owner),
+		slog.String("owner", x.o.owner),
 		slog.String("state", x.standing()))
 }
 

@@ -10,6 +10,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/backend"
+	"github.com/go-leasehold/leasehold/internal/fault"
+	"github.com/go-leasehold/leasehold/internal/rediskey"
+	"github.com/go-leasehold/leasehold/internal/roundtrip"
+	"github.com/go-leasehold/leasehold/internal/script"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -43,7 +48,7 @@ func WithRestartQuarantine(d time.Duration) Option {
 // moves. The clients stay the caller's.
 //
 // It is used like a Locker of [New], with these differences. Waiters do not stand in a line: they try again after pauses of
-// chance, and a newcomer may be faster. A failure of too many nodes matches [ErrNoQuorum] and carries a [NodeError] for each. LockState
+// chance, and a newcomer may be faster. A failure of too many nodes matches [ErrNoQuorum] and carries a [NodeError] for each. Inspect
 // tells what a majority says, and no waiters. Nodes must be restarted less than a majority at a time, or everybody waits out
 // [WithRestartQuarantine].
 //
@@ -55,20 +60,20 @@ func WithRestartQuarantine(d time.Duration) Option {
 // and is then the error of every call.
 func NewQuorum(nodes []redis.UniversalClient, opts ...Option) (*Locker, error) {
 	defaults := (&options{quarantine: DefaultRestartQuarantine}).with(inNewQuorum, opts)
-	q := &quorum{quarantine: defaults.quarantine, epoch: time.Now(), seed: maphash.MakeSeed()}
+	q := &quorum{prefix: defaults.prefix, quarantine: defaults.quarantine, epoch: time.Now(), seed: maphash.MakeSeed()}
 	for i, client := range nodes {
-		q.nodes = append(q.nodes, newNode(q, i, client, defaults.prefix))
+		q.nodes = append(q.nodes, newNode(q, i, client))
 	}
 	if err := q.check(); err != nil {
 		return nil, &Error{Op: "new quorum", Err: err}
 	}
-	defaults.quorum = q
 	return newLocker(q, *defaults), nil
 }
 
 // quorum is a store of several independent nodes. What a token has on them is a tenure, which does most of the work.
 type quorum struct {
 	nodes      []*node
+	prefix     string // of every key
 	quarantine time.Duration
 	epoch      time.Time // what the nodes' clocks are noted against
 	seed       maphash.Seed
@@ -84,38 +89,37 @@ func (q *quorum) majority() int { return len(q.nodes)/2 + 1 }
 
 func (q *quorum) check() error {
 	if n := len(q.nodes); n < 3 || n%2 == 0 {
-		return invalid("%d nodes: want an odd number, 3 at least", n)
+		return fault.Invalid("%d nodes: want an odd number, 3 at least", n)
 	}
 	clients := map[redis.UniversalClient]int{}
 	for i, n := range q.nodes {
-		if isNil(n.client) {
-			return invalid("the client of node %d is nil", i)
+		if roundtrip.IsNil(n.Redis()) {
+			return fault.Invalid("the client of node %d is nil", i)
 		}
-		if n.topology.kind == ringKind {
-			return invalid("the client of node %d is a redis.Ring, which moves keys between its servers: want a client of one server, or of a cluster", i)
+		if n.Topology().Kind == roundtrip.Ring {
+			return fault.Invalid("the client of node %d is a redis.Ring, which moves keys between its servers: want a client of one server, or of a cluster", i)
 		}
-		if !reflect.TypeOf(n.client).Comparable() {
+		if !reflect.TypeOf(n.Redis()).Comparable() {
 			continue // somebody's own kind of client
 		}
-		if j, twice := clients[n.client]; twice {
-			return invalid("nodes %d and %d are one client", j, i)
+		if j, twice := clients[n.Redis()]; twice {
+			return fault.Invalid("nodes %d and %d are one client", j, i)
 		}
-		clients[n.client] = i
+		clients[n.Redis()] = i
 	}
 	if d := q.quarantine; d != 0 && d < minTTL || d > maxTTL {
-		return invalid("WithRestartQuarantine(%v): want %v to ten years, or 0 for none", d, minTTL)
+		return fault.Invalid("WithRestartQuarantine(%v): want %v to ten years, or 0 for none", d, minTTL)
 	}
 	return nil
 }
 
-// checkLease judges what a call asks of a quorum, or of a single deployment if q is nil.
-func (q *quorum) checkLease(o *options, ttl time.Duration) error {
+// Check judges what a lease asks of a quorum.
+func (q *quorum) Check(r backend.Request, ttl time.Duration) error {
 	switch {
-	case q == nil:
-	case o.replicas > 0:
-		return invalid("WithReplicas(%d): a quorum counts nodes, not replicas", o.replicas)
-	case q.quarantine > 0 && ttl+o.lockDelay > q.quarantine:
-		return invalid("ttl %v with WithLockDelay(%v): want at most WithRestartQuarantine's %v together", ttl, o.lockDelay, q.quarantine)
+	case r.Replicas > 0:
+		return fault.Invalid("WithReplicas(%d): a quorum counts nodes, not replicas", r.Replicas)
+	case q.quarantine > 0 && ttl+r.LockDelay > q.quarantine:
+		return fault.Invalid("ttl %v with WithLockDelay(%v): want at most WithRestartQuarantine's %v together", ttl, r.LockDelay, q.quarantine)
 	}
 	return nil
 }
@@ -124,7 +128,7 @@ func (q *quorum) checkLease(o *options, ttl time.Duration) error {
 func (q *quorum) unknown() bool {
 	known := 0
 	for _, n := range q.nodes {
-		if !n.way.unknown() {
+		if !n.IsUnknown() {
 			known++
 		}
 	}
@@ -139,7 +143,7 @@ func (q *quorum) quarantineMillis() int64 {
 // ready reports why nothing can be asked at all.
 func (q *quorum) ready(ctx context.Context) error {
 	if ctx.Err() != nil {
-		return ended(ctx, nil)
+		return fault.Ended(ctx, nil)
 	}
 	if twins := q.twins.Load(); twins != nil {
 		return twins
@@ -147,15 +151,14 @@ func (q *quorum) ready(ctx context.Context) error {
 	return nil
 }
 
-// acquire tries once. What an attempt that failed has left, its tenure takes back by itself, from each node after that node's
+// Acquire tries once. What an attempt that failed has left, its tenure takes back by itself, from each node after that node's
 // own call has returned, so it answers 0 for how often something was sent; but for an adoption, of which the caller waits until
 // the former token has the key again.
-func (q *quorum) acquire(ctx context.Context, r *request, _ string, bound time.Duration) (answer, sent, error) {
+func (t *tenure) Acquire(ctx context.Context, _ backend.Mode, bound time.Duration) (backend.Answer, int, error) {
+	q := t.q
 	if err := q.ready(ctx); err != nil {
-		return answer{}, 0, err
+		return backend.Answer{}, 0, err
 	}
-	t := newTenure(q, r)
-	r.tenure = t
 	// A quarter: two rounds have to fit in, and a lease that took most of its time to get is of no use.
 	patience := max(bound/4, minTTL/2)
 	t.ask(ctx)
@@ -166,20 +169,21 @@ func (q *quorum) acquire(ctx context.Context, r *request, _ string, bound time.D
 		case <-t.decided:
 			return t.result()
 		case <-ctx.Done():
-			t.giveUp(ended(ctx, t.reason(noWord(ctx))))
+			t.giveUp(fault.Ended(ctx, t.reason(fault.NoWord(ctx))))
 		case <-timer.C:
-			if patience < firstBound && q.unknown() {
-				timer.Reset(firstBound - patience)
-				patience = firstBound
+			if patience < roundtrip.FirstBound && q.unknown() {
+				timer.Reset(roundtrip.FirstBound - patience)
+				patience = roundtrip.FirstBound
 				continue
 			}
-			t.giveUp(t.reason(&noAnswerError{bound: patience}))
+			t.giveUp(t.reason(&fault.NoAnswer{Bound: patience}))
 		}
 	}
 }
 
-func (q *quorum) renew(ctx context.Context, r *request, bound time.Duration) (int, error) {
-	if err := q.ready(ctx); err != nil {
+// Renew renews on all nodes and waits until a majority has agreed, or cannot.
+func (t *tenure) Renew(ctx context.Context, _ bool, bound time.Duration) (int, error) {
+	if err := t.q.ready(ctx); err != nil {
 		return 0, err
 	}
 	type outcome struct {
@@ -187,44 +191,39 @@ func (q *quorum) renew(ctx context.Context, r *request, bound time.Duration) (in
 		err error
 	}
 	said := make(chan outcome, 1)
-	round := r.tenure.renew(ctx, func(_ *call, n int, err error) { said <- outcome{n, err} })
+	round := t.renew(ctx, func(_ backend.Pending, n int, err error) { said <- outcome{n, err} })
 	timer := time.NewTimer(bound)
 	defer timer.Stop()
 	select {
 	case o := <-said:
 		return o.n, o.err
 	case <-ctx.Done():
-		round.withdraw()
-		return 0, ended(ctx, round.reason(noWord(ctx)))
+		round.Withdraw()
+		return 0, fault.Ended(ctx, round.reason(fault.NoWord(ctx)))
 	case <-timer.C:
-		round.withdraw()
-		return 0, round.reason(&noAnswerError{bound: bound})
+		round.Withdraw()
+		return 0, round.reason(&fault.NoAnswer{Bound: bound})
 	}
 }
 
-// renewLater answers a call that stands for the whole round.
-func (q *quorum) renewLater(r *request, then func(c *call, waiters int, err error)) *call {
-	return &r.tenure.renew(context.Background(), then).handle
+// RenewLater sends a round of renewals at once.
+func (t *tenure) RenewLater(_ bool, then func(backend.Pending, int, error)) backend.Pending {
+	return t.renew(context.Background(), then)
 }
 
-func (q *quorum) lane(*request) any { return q }
+// Lane is the quorum as a whole.
+func (t *tenure) Lane() any { return t.q }
 
-// flush has nothing to do: a round is sent when it begins.
-func (q *quorum) flush() {}
+// Flush has nothing to do: a round is sent when it begins.
+func (q *quorum) Flush() {}
 
-func (q *quorum) withdraw(c *call) bool { return c.round.withdraw() }
-
-// release gives back what the token has on every node. It answers when a majority is free of it and what that says about the
+// Release gives back what the token has on every node. It answers when a majority is free of it and what that says about the
 // lease is clear; the other nodes are seen to in the background.
-func (q *quorum) release(ctx context.Context, r *request, mode string, bound time.Duration) (int, sent, error) {
+func (t *tenure) Release(ctx context.Context, how backend.How, bound time.Duration) (int, int, error) {
 	if ctx.Err() != nil {
-		return 0, 0, ended(ctx, nil)
+		return 0, 0, fault.Ended(ctx, nil)
 	}
-	t := r.tenure
-	if t == nil {
-		return notHeld, 0, nil // no attempt was made
-	}
-	t.end(mode == modeUndo && r.former != "")
+	t.end(how == backend.Return)
 	bound = min(bound, nodePatience)
 	timer := time.NewTimer(bound)
 	defer timer.Stop()
@@ -234,26 +233,26 @@ func (q *quorum) release(ctx context.Context, r *request, mode string, bound tim
 			return what, 1, nil
 		}
 		if changed == nil {
-			return 0, 1, t.unfreed(&noAnswerError{bound: bound})
+			return 0, 1, t.unfreed(&fault.NoAnswer{Bound: bound})
 		}
 		select {
 		case <-changed:
 		case <-timer.C:
 			late = true
 		case <-ctx.Done():
-			return 0, 1, ended(ctx, t.unfreed(noWord(ctx)))
+			return 0, 1, fault.Ended(ctx, t.unfreed(fault.NoWord(ctx)))
 		}
 	}
 }
 
-// force deletes the lock wherever it is. It waits for every node if it can: with a majority alone, a lease whose acquire comes
+// Force deletes the lock wherever it is. It waits for every node if it can: with a majority alone, a lease whose acquire comes
 // late to one of these nodes and whose key is still on another would go on. A token that had the key on so many nodes that too
 // few are left has lost the lock.
-func (q *quorum) force(ctx context.Context, r *request, bound time.Duration) (string, error) {
+func (q *quorum) Force(ctx context.Context, key string, bound time.Duration) (string, error) {
 	if err := q.ready(ctx); err != nil {
 		return "", err
 	}
-	replies, errs := q.survey(ctx, releaseNodeScript, r, bound, len(q.nodes), modeForce)
+	replies, errs := q.survey(ctx, releaseNodeScript, key, bound, len(q.nodes), "force")
 	if len(replies) < q.majority() {
 		return "", q.shortOf(len(replies), errs)
 	}
@@ -269,7 +268,7 @@ func (q *quorum) force(ctx context.Context, r *request, bound time.Duration) (st
 
 // survey asks every node and waits until enough have answered, or all have in some way, or bound has passed. It returns the answers
 // by node, and the errors of the others.
-func (q *quorum) survey(ctx context.Context, sc *script, r *request, bound time.Duration, enough int, args ...any) (map[int]any, []error) {
+func (q *quorum) survey(ctx context.Context, sc *script.Script, key string, bound time.Duration, enough int, args ...any) (map[int]any, []error) {
 	type outcome struct {
 		i     int
 		reply any
@@ -277,10 +276,11 @@ func (q *quorum) survey(ctx context.Context, sc *script, r *request, bound time.
 	}
 	bound = min(bound, nodePatience)
 	said := make(chan outcome, len(q.nodes))
-	open := map[int]*call{}
+	open := map[int]*roundtrip.Command{}
+	keys := rediskey.Lock(q.prefix, key)
 	for i, n := range q.nodes {
-		open[i] = newNodeCall(ctx, sc, r, args...)
-		n.send(open[i], func(_ sent, _ time.Time, reply any, err error) { said <- outcome{i, reply, err} })
+		open[i] = newNodeCall(ctx, sc, &keys, "", 0, args...)
+		n.send(key, open[i], func(_ int, _ time.Time, reply any, err error) { said <- outcome{i, reply, err} })
 	}
 	timer := time.NewTimer(bound)
 	defer timer.Stop()
@@ -294,26 +294,26 @@ func (q *quorum) survey(ctx context.Context, sc *script, r *request, bound time.
 				replies[o.i] = o.reply
 			}
 		case <-ctx.Done():
-			unheard = ended(ctx, noWord(ctx))
+			unheard = fault.Ended(ctx, fault.NoWord(ctx))
 		case <-timer.C:
-			unheard = &noAnswerError{bound: bound}
+			unheard = &fault.NoAnswer{Bound: bound}
 		}
 	}
 	for i, c := range open {
-		q.nodes[i].withdraw(c)
-		errs[i] = c.unheard(unheard)
+		q.nodes[i].withdraw(key, c)
+		errs[i] = c.Unheard(unheard)
 	}
 	return replies, errs
 }
 
-// inspect answers what a majority says. It waits for all nodes if it can, for a picture that is whole.
-func (q *quorum) inspect(ctx context.Context, r *request, bound time.Duration) (LockState, error) {
+// Inspect answers what a majority says. It waits for all nodes if it can, for a picture that is whole.
+func (q *quorum) Inspect(ctx context.Context, key string, bound time.Duration) (backend.View, error) {
 	if err := q.ready(ctx); err != nil {
-		return LockState{}, err
+		return backend.View{}, err
 	}
-	replies, errs := q.survey(ctx, inspectNodeScript, r, bound, len(q.nodes))
+	replies, errs := q.survey(ctx, inspectNodeScript, key, bound, len(q.nodes))
 	if len(replies) < q.majority() {
-		return LockState{}, q.shortOf(len(replies), errs)
+		return backend.View{}, q.shortOf(len(replies), errs)
 	}
 	views := make([]nodeState, 0, len(replies))
 	for i, reply := range replies {
@@ -324,21 +324,21 @@ func (q *quorum) inspect(ctx context.Context, r *request, bound time.Duration) (
 		}
 		views = append(views, v)
 	}
-	s, known := q.majorityView(r.key, views)
+	s, known := q.majorityView(views)
 	if !known {
-		return LockState{}, q.shortOf(len(views), errs)
+		return backend.View{}, q.shortOf(len(views), errs)
 	}
 	return s, nil
 }
 
-// close waits for what is under way and sends nothing after it.
-func (q *quorum) close(ctx context.Context) bool {
+// Close waits for what is under way and sends nothing after it.
+func (q *quorum) Close(ctx context.Context) bool {
 	for _, n := range q.nodes {
 		n.forgive()
 	}
 	landed := true
 	for _, n := range q.nodes {
-		landed = n.close(ctx) && landed
+		landed = n.Close(ctx) && landed
 	}
 	q.closed.Store(true)
 	return landed
@@ -391,11 +391,11 @@ func (e *noQuorumError) Unwrap() []error {
 }
 
 // transient reports whether a majority may agree later.
-func (e *noQuorumError) transient() bool {
+func (e *noQuorumError) Transient() bool {
 	hopeless := 0
 	for _, c := range e.causes {
 		var young *youngError
-		if !transient(c.Err) || errors.As(c.Err, &young) && young.left < 0 {
+		if !fault.Transient(c.Err) || errors.As(c.Err, &young) && young.left < 0 {
 			hopeless++
 		}
 	}
@@ -403,11 +403,11 @@ func (e *noQuorumError) transient() bool {
 }
 
 // unavailable reports whether so few nodes gave an answer of use that no majority was to be had.
-func (e *noQuorumError) unavailable() bool {
+func (e *noQuorumError) Unavailable() bool {
 	missing := 0
 	for _, c := range e.causes {
 		young, isYoung := errors.AsType[*youngError](c.Err)
-		if unavailable(c.Err) || errors.Is(c.Err, errCrowded) || isYoung && young.left >= 0 {
+		if fault.Unavailable(c.Err) || errors.Is(c.Err, errCrowded) || isYoung && young.left >= 0 {
 			missing++
 		}
 	}

@@ -152,7 +152,7 @@ func TestQuorumAdoptAfterAnOutageFindsTheLease(t *testing.T) {
 		for _, w := range b.wires {
 			w.Pass()
 		}
-		y, err := b.Adopt(t.Context(), "k", x.r.token, 10*time.Second)
+		y, err := b.Adopt(t.Context(), "k", x.token, 10*time.Second)
 		require.NoError(t, err)
 		require.True(t, y.Valid())
 	})

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/fault"
 	"github.com/stretchr/testify/require"
 )
 
@@ -52,7 +53,7 @@ func TestQuorumCallersReturnInTimeWhenEveryNodeIsSilent(t *testing.T) {
 func TestQuorumGivesASilentNodeNoMoreThanItCanForget(t *testing.T) {
 	quorumBubble(t, 3, func(t *testing.T, _ []*fakeNode, join joinFunc) {
 		q := join()
-		n := q.store.(*quorum).nodes[0]
+		n := q.backend.(*quorum).nodes[0]
 		n.mu.Lock()
 		n.pending += maxPending // as if so many were under way
 		n.mu.Unlock()
@@ -64,7 +65,7 @@ func TestQuorumGivesASilentNodeNoMoreThanItCanForget(t *testing.T) {
 		q.hooks[1].Next(1, nil).Fail(errBroken)
 		_, err = q.TryAcquire(t.Context(), "k", time.Minute)
 		require.ErrorIs(t, err, errCrowded)
-		require.True(t, transient(err))
+		require.True(t, fault.Transient(err))
 		n.mu.Lock()
 		n.pending -= maxPending
 		n.mu.Unlock()
@@ -248,7 +249,7 @@ func TestQuorumCloseIsBoundedAndReleases(t *testing.T) {
 func TestQuorumForgetsWhatTheTTLWillDo(t *testing.T) {
 	quorumBubble(t, 3, func(t *testing.T, _ []*fakeNode, join joinFunc) {
 		q := join()
-		n := q.store.(*quorum).nodes[0]
+		n := q.backend.(*quorum).nodes[0]
 		for i := range 20 {
 			x, err := q.TryAcquire(t.Context(), strconv.Itoa(i), time.Second)
 			require.NoError(t, err)
@@ -278,8 +279,7 @@ func TestQuorumLeavesNoGoroutineBehind(t *testing.T) {
 			require.NoError(t, x.Renew(t.Context()))
 			require.NoError(t, x.Release(t.Context()))
 			synctest.Wait()
-			for _, n := range q.store.(*quorum).nodes {
-				require.Zero(t, n.flights)
+			for _, n := range q.backend.(*quorum).nodes {
 				require.Zero(t, n.pending)
 				require.Empty(t, n.debts)
 				require.Nil(t, n.repay)
@@ -298,7 +298,7 @@ func TestQuorumForceReleaseReachesEveryNodeBeforeItReturns(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, q.ForceRelease(t.Context(), "k"))
 		time.Sleep(60 * time.Millisecond)
-		require.Equal(t, []string{"", "", x.r.token}, q.holders("k"))
+		require.Equal(t, []string{"", "", x.token}, q.holders("k"))
 		require.ErrorIs(t, x.Renew(t.Context()), ErrLost)
 
 		// One that cannot be reached is waited for no longer than other calls wait for it.

@@ -3,18 +3,22 @@ package leasehold
 import (
 	"context"
 	"time"
+
+	"github.com/go-leasehold/leasehold/internal/backend"
+	"github.com/go-leasehold/leasehold/internal/fault"
+	"github.com/go-leasehold/leasehold/internal/roundtrip"
+	"github.com/go-leasehold/leasehold/internal/script"
 )
 
 // round is one renewal of a tenure on all nodes. It is guarded by the tenure's mutex.
 type round struct {
-	t      *tenure
-	handle call // stands for the round where a store's caller wants a call
-	begun  time.Time
-	then   func(c *call, waiters int, err error)
+	t     *tenure
+	begun time.Time
+	then  func(p backend.Pending, waiters int, err error)
 
-	calls   []*call // under way; nil: answered or withdrawn
-	errs    []error // of nodes that did not answer
-	absent  []int   // nodes that do not have the key
+	calls   []*roundtrip.Command // under way; nil: answered or withdrawn
+	errs    []error              // of nodes that did not answer
+	absent  []int                // nodes that do not have the key
 	mine    int
 	lost    fates // certain "not yours"
 	failed  int
@@ -23,15 +27,14 @@ type round struct {
 }
 
 // renew sends a renewal to all nodes. Then is called once, from another goroutine, as soon as it is decided.
-func (t *tenure) renew(ctx context.Context, then func(*call, int, error)) *round {
+func (t *tenure) renew(ctx context.Context, then func(backend.Pending, int, error)) *round {
 	r := &round{t: t, begun: time.Now(), then: then}
-	r.handle.round = r
-	r.calls, r.errs = make([]*call, len(t.seats)), make([]error, len(t.seats))
+	r.calls, r.errs = make([]*roundtrip.Command, len(t.seats)), make([]error, len(t.seats))
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i, n := range t.q.nodes {
-		r.calls[i] = newNodeCall(ctx, renewNodeScript, &t.r, t.fence)
-		n.send(r.calls[i], func(_ sent, begun time.Time, reply any, err error) { r.answered(i, begun, reply, err) })
+		r.calls[i] = t.call(ctx, renewNodeScript, t.fence)
+		n.send(t.r.Key, r.calls[i], func(_ int, begun time.Time, reply any, err error) { r.answered(i, begun, reply, err) })
 	}
 	return r
 }
@@ -39,7 +42,7 @@ func (t *tenure) renew(ctx context.Context, then func(*call, int, error)) *round
 // answered takes in a node's answer to a renewal.
 func (r *round) answered(i int, begun time.Time, reply any, err error) {
 	t := r.t
-	v, _, err := t.q.nodes[i].heardOf(t.r.key, begun, reply, err)
+	v, _, err := t.q.nodes[i].heardOf(t.r.Key, begun, reply, err)
 	t.mu.Lock()
 	r.calls[i] = nil
 	switch {
@@ -98,18 +101,18 @@ func (r *round) judge() func() {
 		return nil
 	}
 	r.said = true
-	return func() { r.then(&r.handle, waiters, err) }
+	return func() { r.then(r, waiters, err) }
 }
 
-// withdraw takes back what has not been sent, and reports whether nothing is under way and nothing was decided.
-func (r *round) withdraw() bool {
+// Withdraw takes back what has not been sent, and reports whether nothing is under way and nothing was decided.
+func (r *round) Withdraw() bool {
 	r.t.mu.Lock()
 	defer r.t.mu.Unlock()
 	open := false
 	for i, c := range r.calls {
 		switch {
 		case c == nil:
-		case r.t.q.nodes[i].withdraw(c):
+		case r.t.q.nodes[i].withdraw(r.t.r.Key, c):
 			r.calls[i], r.errs[i] = nil, errUnheard
 			r.failed++
 		default:
@@ -118,6 +121,9 @@ func (r *round) withdraw() bool {
 	}
 	return !open && !r.said
 }
+
+// Silence names what each node had against the renewal, when there was no answer after bound.
+func (r *round) Silence(bound time.Duration) error { return r.reason(&fault.NoAnswer{Bound: bound}) }
 
 // reason names what each node had against the renewal.
 func (r *round) reason(unheard error) error {
@@ -130,7 +136,7 @@ func (r *round) reason(unheard error) error {
 	for i, err := range r.errs {
 		switch {
 		case r.calls[i] != nil:
-			errs[i] = r.calls[i].unheard(unheard)
+			errs[i] = r.calls[i].Unheard(unheard)
 		case err == errUnheard:
 			errs[i] = unheard
 		default:
@@ -147,9 +153,9 @@ func (t *tenure) refill(i int) {
 		return
 	}
 	n := t.q.nodes[i]
-	s.freed, s.asked, s.unsure = notFreed, newNodeCall(context.Background(), refillNodeScript, &t.r, t.fence, t.q.quarantineMillis()), true
-	n.send(s.asked, func(_ sent, begun time.Time, reply any, err error) {
-		v, young, err := n.heardOf(t.r.key, begun, reply, err)
+	s.freed, s.asked, s.unsure = notFreed, t.call(context.Background(), refillNodeScript, t.fence, t.q.quarantineMillis()), true
+	n.send(t.r.Key, s.asked, func(_ int, begun time.Time, reply any, err error) {
+		v, young, err := n.heardOf(t.r.Key, begun, reply, err)
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		s.asked = nil
@@ -160,8 +166,8 @@ func (t *tenure) refill(i int) {
 	})
 }
 
-// detach sees to it that a lease that is left to others takes no further node.
-func (t *tenure) detach() {
+// Detach sees to it that a lease that is left to others takes no further node.
+func (t *tenure) Detach() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.detached = true
@@ -187,10 +193,10 @@ func (t *tenure) freeAll() {
 // create the key behind it: go-redis may still be going to repeat that. Its return calls free again. t.mu is held.
 func (t *tenure) free(i int) {
 	s, n := &t.seats[i], t.q.nodes[i]
-	if s.raise != nil && n.withdraw(s.raise) {
+	if s.raise != nil && n.withdraw(t.r.Key, s.raise) {
 		s.raise = nil
 	}
-	if s.asked != nil && n.withdraw(s.asked) {
+	if s.asked != nil && n.withdraw(t.r.Key, s.asked) {
 		s.asked = nil
 		if s.why == nil {
 			s.why = errUnheard
@@ -206,11 +212,11 @@ func (t *tenure) free(i int) {
 	}
 	if !s.leaving {
 		s.leaving = true
-		n.leave(t.r.key)
+		n.leave(t.r.Key)
 	}
 	if s.asked == nil {
-		s.releasing, s.back = true, t.r.former != "" && !t.kept
-		bound := min(time.Duration(t.r.px)*time.Millisecond, undoBound)
+		s.releasing, s.back = true, t.r.Former != "" && !t.kept
+		bound := min(time.Duration(t.r.PX)*time.Millisecond, cancelBound)
 		t.sendRelease(i, time.Now().Add(bound))
 	}
 }
@@ -219,7 +225,7 @@ func (t *tenure) free(i int) {
 func (t *tenure) left(i int) {
 	if s := &t.seats[i]; s.leaving {
 		s.leaving = false
-		t.q.nodes[i].left(t.r.key)
+		t.q.nodes[i].left(t.r.Key)
 	}
 }
 
@@ -231,20 +237,20 @@ func (t *tenure) sendRelease(i int, until time.Time) {
 	n := t.q.nodes[i]
 	var args []any
 	if t.seats[i].back { // it does not change while the release is owed
-		args = append(args, "back", formerToken(&t.r))
+		args = append(args, "back", roundtrip.Secret(t.r.Former))
 	}
-	c := newNodeCall(context.Background(), releaseNodeScript, &t.r, args...)
-	n.send(c, func(k sent, _ time.Time, reply any, err error) { t.released(i, k, until, reply, err) })
+	c := t.call(context.Background(), releaseNodeScript, args...)
+	n.send(t.r.Key, c, func(k int, _ time.Time, reply any, err error) { t.released(i, k, until, reply, err) })
 }
 
 // released takes in a node's answer to a release.
-func (t *tenure) released(i int, k sent, until time.Time, reply any, err error) {
+func (t *tenure) released(i int, k int, until time.Time, reply any, err error) {
 	n := t.q.nodes[i]
 	done := 0
 	if err == nil {
-		done, err = decodeInt(reply)
+		done, err = script.Int(reply)
 	}
-	again := err != nil && transient(err)
+	again := err != nil && fault.Transient(err)
 	n.answered(!again)
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -304,7 +310,7 @@ func (t *tenure) release(late bool) (what int, settled bool, changed <-chan stru
 	case not.count() > len(t.seats)-need:
 		return not.why(), true, nil
 	case free && (ours >= need || over):
-		return releasedLock, true, nil
+		return backend.ReleasedLock, true, nil
 	case over:
 		return 0, false, nil
 	}

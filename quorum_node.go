@@ -9,16 +9,19 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/fault"
 	"github.com/go-leasehold/leasehold/internal/rediskey"
+	"github.com/go-leasehold/leasehold/internal/roundtrip"
+	"github.com/go-leasehold/leasehold/internal/script"
 	"github.com/redis/go-redis/v9"
 )
 
 var (
-	acquireNodeScript = newScript("quorum_acquire.lua", 2)
-	renewNodeScript   = newScript("quorum_renew.lua", 2)
-	refillNodeScript  = newScript("quorum_refill.lua", 2)
-	releaseNodeScript = newScript("quorum_release.lua", 2)
-	inspectNodeScript = newScript("quorum_inspect.lua", 2)
+	acquireNodeScript = script.Load(files, "quorum_acquire.lua", nil)
+	renewNodeScript   = script.Load(files, "quorum_renew.lua", nil)
+	refillNodeScript  = script.Load(files, "quorum_refill.lua", nil)
+	releaseNodeScript = script.Load(files, "quorum_release.lua", nil)
+	inspectNodeScript = script.Load(files, "quorum_inspect.lua", nil)
 )
 
 const (
@@ -35,7 +38,7 @@ const (
 
 // node is one of a quorum's nodes, and what this process knows of it.
 type node struct {
-	*deployment
+	*roundtrip.Client
 	q *quorum
 	i int
 
@@ -61,13 +64,13 @@ type leaving struct {
 
 // errand is a call to a node and what to do about its answer.
 type errand struct {
-	*call
+	*roundtrip.Command
 	begun *time.Time
 }
 
 // answerFunc is told how often a call was written, when it was sent off, and the answer. It is called from another
 // goroutine, and must not block.
-type answerFunc func(n sent, begun time.Time, reply any, err error)
+type answerFunc func(n int, begun time.Time, reply any, err error)
 
 // run is one life of a server.
 type run struct {
@@ -81,24 +84,24 @@ type debt struct {
 	until time.Time // the key is gone by then
 }
 
-func newNode(q *quorum, i int, client redis.UniversalClient, prefix string) *node {
+func newNode(q *quorum, i int, client redis.UniversalClient) *node {
 	return &node{
-		deployment: newDeployment(client, prefix), q: q, i: i,
+		Client: roundtrip.NewClient(client), q: q, i: i,
 		runs: map[int]run{}, leaving: map[string]*leaving{},
 	}
 }
 
 // newNodeCall prepares the run of a node's script: behind the token and the milliseconds stand args.
-func newNodeCall(ctx context.Context, sc *script, r *request, args ...any) *call {
-	keys := r.lockKeys()
-	c := newCall(ctx, sc, r, keys[0], keys[fenceKey])
-	c.add(&c.token, &c.px)
-	c.add(args...)
+func newNodeCall(ctx context.Context, sc *script.Script, keys *rediskey.Keys, token string, px int64, args ...any) *roundtrip.Command {
+	c := roundtrip.New(ctx, sc, token, px, keys[0], keys[rediskey.FenceAt])
+	c.AddToken()
+	c.AddMillis()
+	c.Add(args...)
 	return c
 }
 
 // send has the call sent. Then is called unless the call is withdrawn before.
-func (n *node) send(c *call, then answerFunc) {
+func (n *node) send(key string, c *roundtrip.Command, then answerFunc) {
 	e := n.prepare(c, then)
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -106,11 +109,11 @@ func (n *node) send(c *call, then answerFunc) {
 }
 
 // sendPolitely is send for a call that takes the key: behind those who leave it.
-func (n *node) sendPolitely(c *call, then answerFunc) {
+func (n *node) sendPolitely(key string, c *roundtrip.Command, then answerFunc) {
 	e := n.prepare(c, then)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if l := n.leaving[c.key]; l != nil {
+	if l := n.leaving[key]; l != nil {
 		n.pending++
 		l.waiting = append(l.waiting, e)
 		return
@@ -122,17 +125,17 @@ func (n *node) sendPolitely(c *call, then answerFunc) {
 func (n *node) post(e errand) {
 	n.pending++
 	*e.begun = time.Now()
-	n.to(e.key).post(e.call)
+	n.Send(e.Command)
 }
 
-func (n *node) prepare(c *call, then answerFunc) errand {
+func (n *node) prepare(c *roundtrip.Command, then answerFunc) errand {
 	begun := new(time.Time)
-	c.then = func(reply any, err error) {
+	c.Then(func(reply any, err error) {
 		n.mu.Lock()
 		n.pending--
 		n.mu.Unlock()
-		then(c.written(), *begun, reply, err)
-	}
+		then(c.Writes(), *begun, reply, err)
+	})
 	return errand{c, begun}
 }
 
@@ -163,10 +166,10 @@ func (n *node) left(key string) {
 }
 
 // withdraw takes a call back if it has not been sent.
-func (n *node) withdraw(c *call) bool {
+func (n *node) withdraw(key string, c *roundtrip.Command) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if !n.unwait(c) && !c.withdraw() {
+	if !n.unwait(key, c) && !c.Withdraw() {
 		return false
 	}
 	n.pending--
@@ -174,12 +177,12 @@ func (n *node) withdraw(c *call) bool {
 }
 
 // unwait takes back a call that waits for others to leave. n.mu is held.
-func (n *node) unwait(c *call) bool {
-	l := n.leaving[c.key]
+func (n *node) unwait(key string, c *roundtrip.Command) bool {
+	l := n.leaving[key]
 	if l == nil {
 		return false
 	}
-	i := slices.IndexFunc(l.waiting, func(e errand) bool { return e.call == c })
+	i := slices.IndexFunc(l.waiting, func(e errand) bool { return e.Command == c })
 	if i >= 0 {
 		l.waiting = slices.Delete(l.waiting, i, i+1)
 	}
@@ -201,7 +204,7 @@ func (n *node) crowded() bool {
 func (n *node) note(key string, begun time.Time, now int64, id string) error {
 	took := time.Since(begun)
 	part := 0
-	if n.topology.kind != oneServer {
+	if n.Topology().Kind != roundtrip.OneServer {
 		part = rediskey.Slot(key) // several servers, each with runs of its own
 	}
 	n.mu.Lock()
@@ -302,7 +305,7 @@ func (n *node) owe(t *tenure, until time.Time) bool {
 // arm plans the next try. n.mu is held.
 func (n *node) arm() {
 	if n.repay == nil {
-		n.repay = time.AfterFunc(backoff(n.failures), n.pay)
+		n.repay = time.AfterFunc(fault.Backoff(n.failures), n.pay)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-leasehold/leasehold/internal/clock"
+	"github.com/go-leasehold/leasehold/internal/fault"
 	"github.com/go-leasehold/leasehold/internal/rediskey"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -238,7 +239,7 @@ func TestQuorumThatAnswersTooLateGivesNoLease(t *testing.T) {
 		_, err := q.TryAcquire(t.Context(), "k", time.Second)
 		require.ErrorIs(t, err, ErrNoQuorum)
 		require.Less(t, time.Since(begun), 300*time.Millisecond, "well under the TTL")
-		var slow *noAnswerError
+		var slow *fault.NoAnswer
 		require.ErrorAs(t, err, &slow)
 		for _, w := range q.wires {
 			w.Delay(0)
@@ -298,7 +299,7 @@ func TestQuorumDoesNotMeetItsOwnLastLease(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, []string{"release"}, q.spies[2].took())
 		require.Equal(t, []string{"", "", ""}, q.holders("k"))
-		require.Empty(t, q.store.(*quorum).nodes[2].leaving)
+		require.Empty(t, q.backend.(*quorum).nodes[2].leaving)
 	})
 }
 

@@ -86,8 +86,8 @@ func TestQuorumRefusesALeaseLongerThanTheQuarantine(t *testing.T) {
 }
 
 func clientsOf(q *fakeQuorum) (clients []redis.UniversalClient) {
-	for _, n := range q.store.(*quorum).nodes {
-		clients = append(clients, n.client)
+	for _, n := range q.backend.(*quorum).nodes {
+		clients = append(clients, n.Redis())
 	}
 	return clients
 }

@@ -9,7 +9,10 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/go-leasehold/leasehold/internal/backend"
+	"github.com/go-leasehold/leasehold/internal/fault"
 	"github.com/go-leasehold/leasehold/internal/redistest"
+	"github.com/go-leasehold/leasehold/internal/script"
 )
 
 // The scripts of a quorum's nodes, on miniredis and on Redis.
@@ -24,9 +27,9 @@ func TestQuorumScripts(t *testing.T) {
 func testNodeScripts(t *testing.T, c *redis.Client) {
 	ctx := t.Context()
 	const k, f = "k", "f"
-	run := func(sc *script, args ...any) []int64 {
+	run := func(sc *script.Script, args ...any) []int64 {
 		t.Helper()
-		reply, err := sc.Run(ctx, c, []string{k, f}, args...).Result()
+		reply, err := redis.NewScript(sc.Src).Run(ctx, c, []string{k, f}, args...).Result()
 		require.NoError(t, err)
 		list, ok := reply.([]any)
 		if !ok {
@@ -119,7 +122,7 @@ func testNodeScripts(t *testing.T, c *redis.Client) {
 		run(acquireNodeScript, "T", 5000, 0, 0)
 		p := now() + 500_000
 		require.Equal(t, p, adopt("U", 5000, p)[1], "a proposal")
-		reply, err := acquireNodeScript.Run(ctx, c, []string{k, f}, "V", 5000, 0, 3_600_000, "U").Slice()
+		reply, err := redis.NewScript(acquireNodeScript.Src).Run(ctx, c, []string{k, f}, "V", 5000, 0, 3_600_000, "U").Slice()
 		require.NoError(t, err)
 		require.Equal(t, int64(-1), reply[0], "not in quarantine")
 		require.Equal(t, "U", c.Get(ctx, k).Val())
@@ -155,7 +158,7 @@ func testNodeScripts(t *testing.T, c *redis.Client) {
 		require.Equal(t, []int64{1}, run(releaseNodeScript, "job-10", 0))
 		require.Equal(t, []int64{0}, run(releaseNodeScript, "job-10", 0))
 		run(acquireNodeScript, "T", 5000, 0, 0)
-		had, err := releaseNodeScript.Run(ctx, c, []string{k, f}, "", 0, "force").Result()
+		had, err := redis.NewScript(releaseNodeScript.Src).Run(ctx, c, []string{k, f}, "", 0, "force").Result()
 		require.NoError(t, err)
 		require.Equal(t, "T", had)
 		require.Equal(t, []int64{0}, run(releaseNodeScript, "", 0, "force"))
@@ -181,13 +184,13 @@ func testNodeScripts(t *testing.T, c *redis.Client) {
 		for _, bad := range []string{"many", "1.5", "-7", "0x10", "1e3", " 7", "9007199254740992", "99999999999999999999"} {
 			clean()
 			require.NoError(t, c.Set(ctx, f, bad, 0).Err())
-			for name, sc := range map[string]*script{"acquire": acquireNodeScript, "refill": refillNodeScript} {
-				err := sc.Run(ctx, c, []string{k, f}, "T", 5000, 0, 0).Err()
+			for name, sc := range map[string]*script.Script{"acquire": acquireNodeScript, "refill": refillNodeScript} {
+				err := redis.NewScript(sc.Src).Run(ctx, c, []string{k, f}, "T", 5000, 0, 0).Err()
 				require.ErrorContains(t, err, "is no number below 2^53", "%s %q", name, bad)
 			}
 			require.Zero(t, c.Exists(ctx, k).Val())
 			require.NoError(t, c.Set(ctx, k, "T", time.Second).Err())
-			require.Error(t, renewNodeScript.Run(ctx, c, []string{k, f}, "T", 5000, 9).Err())
+			require.Error(t, redis.NewScript(renewNodeScript.Src).Run(ctx, c, []string{k, f}, "T", 5000, 9).Err())
 			require.LessOrEqual(t, c.PTTL(ctx, k).Val(), time.Second)
 			require.Equal(t, bad, c.Get(ctx, f).Val())
 			require.Equal(t, []int64{1}, run(releaseNodeScript, "T", 0), "it does not keep a release back")
@@ -198,11 +201,11 @@ func testNodeScripts(t *testing.T, c *redis.Client) {
 	})
 	t.Run("arguments are checked before the first write", func(t *testing.T) {
 		clean()
-		for _, sc := range []*script{acquireNodeScript, renewNodeScript, refillNodeScript} {
+		for _, sc := range []*script.Script{acquireNodeScript, renewNodeScript, refillNodeScript} {
 			for _, args := range [][]any{
 				{"", 5000, 0, 0}, {"T", 0, 0, 0}, {"T", -1, 0, 0}, {"T", "1.5", 0, 0}, {"T", "x", 0, 0}, {"T", 5000, "x", 0},
 			} {
-				require.ErrorContains(t, sc.Run(ctx, c, []string{k, f}, args...).Err(), "leasehold: ", "%v", args)
+				require.ErrorContains(t, redis.NewScript(sc.Src).Run(ctx, c, []string{k, f}, args...).Err(), "leasehold: ", "%v", args)
 			}
 		}
 		require.Zero(t, c.Exists(ctx, k, f).Val())
@@ -210,7 +213,7 @@ func testNodeScripts(t *testing.T, c *redis.Client) {
 	t.Run("inspect changes nothing", func(t *testing.T) {
 		clean()
 		show := func() string {
-			reply, err := inspectNodeScript.Run(ctx, c, []string{k, f}, "", 0).Result()
+			reply, err := redis.NewScript(inspectNodeScript.Src).Run(ctx, c, []string{k, f}, "", 0).Result()
 			require.NoError(t, err)
 			return fmt.Sprint(reply)
 		}
@@ -221,13 +224,13 @@ func testNodeScripts(t *testing.T, c *redis.Client) {
 	})
 	t.Run("a quarantine needs an uptime", func(t *testing.T) {
 		clean()
-		reply, err := acquireNodeScript.Run(ctx, c, []string{k, f}, "T", 5000, 0, 3_600_000).Slice()
+		reply, err := redis.NewScript(acquireNodeScript.Src).Run(ctx, c, []string{k, f}, "T", 5000, 0, 3_600_000).Slice()
 		require.NoError(t, err)
 		require.Equal(t, int64(-1), reply[0], "one hour: both have just been started")
 		require.Zero(t, c.Exists(ctx, k, f).Val())
 		info := c.Info(ctx, "server").Val()
 		require.Equal(t, info != "", reply[1].(int64) > 0)
-		reply, err = refillNodeScript.Run(ctx, c, []string{k, f}, "T", 5000, 9, 3_600_000).Slice()
+		reply, err = redis.NewScript(refillNodeScript.Src).Run(ctx, c, []string{k, f}, "T", 5000, 9, 3_600_000).Slice()
 		require.NoError(t, err)
 		require.Equal(t, int64(-1), reply[0])
 		require.Zero(t, c.Exists(ctx, k, f).Val())
@@ -241,12 +244,12 @@ func TestQuorumRepliesOfAnotherShapeAreErrors(t *testing.T) {
 		[]any{int64(-1), int64(1), int64(2)},
 	} {
 		v, err := decodeVote(reply, nil)
-		require.ErrorIs(t, err, errReply, "%v", reply)
+		require.ErrorIs(t, err, fault.ErrReply, "%v", reply)
 		require.False(t, v.granted())
 	}
 	for _, reply := range []any{nil, int64(1), []any{"T", int64(1)}, []any{"T", "1", "2"}, []any{"T", int64(1), "many"}} {
 		_, err := decodeNodeState(reply)
-		require.ErrorIs(t, err, errReply, "%v", reply)
+		require.ErrorIs(t, err, fault.ErrReply, "%v", reply)
 	}
 	v, err := decodeVote([]any{int64(1), int64(7), int64(5)}, nil)
 	require.NoError(t, err)
@@ -264,24 +267,23 @@ func TestQuorumViewIsTheMajoritys(t *testing.T) {
 		name  string
 		views []nodeState
 		known bool
-		want  LockState
+		want  backend.View
 	}{
-		{"free", []nodeState{free, free, free, free, free}, true, LockState{FencingToken: 7}},
+		{"free", []nodeState{free, free, free, free, free}, true, backend.View{Fence: 7}},
 		{"held by all", []nodeState{at("T", 100, "9"), at("T", 300, "9"), at("T", 200, "9"), at("T", 500, "9"), at("T", 400, "9")}, true,
-			LockState{Held: true, TTL: 300 * time.Millisecond, FencingToken: 9}},
+			backend.View{Held: true, Left: 300 * time.Millisecond, Fence: 9}},
 		{"held by three", []nodeState{at("T", 100, "9"), at("T", 300, "9"), free, free, at("T", 200, "9")}, true,
-			LockState{Held: true, TTL: 100 * time.Millisecond, FencingToken: 9}},
+			backend.View{Held: true, Left: 100 * time.Millisecond, Fence: 9}},
 		{"held by three that accepted, and two that did not", []nodeState{at("T", 5, "12"), at("T", 5, "9"), at("T", 5, "9"), at("T", 5, "9"), at("T", 5, "8")}, true,
-			LockState{Held: true, TTL: 5 * time.Millisecond, FencingToken: 9}},
+			backend.View{Held: true, Left: 5 * time.Millisecond, Fence: 9}},
 		{"for ever", []nodeState{at("T", -1, "9"), at("T", -1, "9"), at("T", -1, "9"), free, free}, true,
-			LockState{Held: true, TTL: -1, FencingToken: 9}},
-		{"divided", []nodeState{at("T", 100, "9"), at("T", 300, "9"), at("U", 5, "8"), at("U", 5, "8"), free}, true, LockState{FencingToken: 9}},
-		{"two missing, two of three", []nodeState{at("T", 100, "9"), at("T", 300, "9"), free}, false, LockState{FencingToken: 9}},
-		{"two missing, none of three", []nodeState{free, free, free}, true, LockState{FencingToken: 7}},
+			backend.View{Held: true, Left: -1, Fence: 9}},
+		{"divided", []nodeState{at("T", 100, "9"), at("T", 300, "9"), at("U", 5, "8"), at("U", 5, "8"), free}, true, backend.View{Fence: 9}},
+		{"two missing, two of three", []nodeState{at("T", 100, "9"), at("T", 300, "9"), free}, false, backend.View{Fence: 9}},
+		{"two missing, none of three", []nodeState{free, free, free}, true, backend.View{Fence: 7}},
 	} {
-		got, known := q.majorityView("k", c.views)
+		got, known := q.majorityView(c.views)
 		require.Equal(t, c.known, known, c.name)
-		c.want.Key = "k"
 		require.Equal(t, c.want, got, c.name)
 	}
 }
@@ -289,7 +291,7 @@ func TestQuorumViewIsTheMajoritys(t *testing.T) {
 func TestQuorumProposalIsAHint(t *testing.T) {
 	quorumBubble(t, 3, func(t *testing.T, nodes []*fakeNode, join joinFunc) {
 		q := join()
-		store := q.store.(*quorum)
+		store := q.backend.(*quorum)
 		// Somebody's mistake: far ahead of every clock.
 		store.remember("k", time.Now().Add(time.Hour).UnixMicro())
 		x, err := q.TryAcquire(t.Context(), "k", time.Second)

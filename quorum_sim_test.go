@@ -16,7 +16,9 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/go-leasehold/leasehold/internal/fault"
 	"github.com/go-leasehold/leasehold/internal/redistest"
+	"github.com/go-leasehold/leasehold/internal/roundtrip"
 )
 
 // The simulation drives the implementation through random histories: several processes with a Locker each on three or five
@@ -232,8 +234,8 @@ func (s *simulation) client(ctx context.Context, rng *rand.Rand, q *fakeQuorum) 
 		auto := WithAutoRenew(rng.IntN(2) == 0)
 		if rng.IntN(3) > 0 {
 			bound := s.plan.ttl
-			if q.store.(*quorum).unknown() {
-				bound = max(bound, firstBound)
+			if q.backend.(*quorum).unknown() {
+				bound = max(bound, roundtrip.FirstBound)
 			}
 			s.o.within("TryAcquire", bound, func() { x, err = q.TryAcquire(ctx, simKey, s.plan.ttl, auto) })
 		} else {
@@ -257,7 +259,7 @@ func (s *simulation) client(ctx context.Context, rng *rand.Rand, q *fakeQuorum) 
 }
 
 func isNoAnswer(err error) bool {
-	var slow *noAnswerError
+	var slow *fault.NoAnswer
 	return errors.As(err, &slow)
 }
 

@@ -2,12 +2,15 @@ package leasehold
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/backend"
 	"github.com/go-leasehold/leasehold/internal/clock"
-	"github.com/redis/go-redis/v9"
+	"github.com/go-leasehold/leasehold/internal/fault"
+	"github.com/go-leasehold/leasehold/internal/rediskey"
+	"github.com/go-leasehold/leasehold/internal/roundtrip"
+	"github.com/go-leasehold/leasehold/internal/script"
 )
 
 // tenure is what one token has on the nodes: first of an attempt, then of the lease that the attempt won. It is driven by the
@@ -20,20 +23,21 @@ import (
 //	over      given up, or released: the key is taken back wherever it can be
 type tenure struct {
 	q       *quorum
-	r       request
+	r       backend.Request
+	keys    rediskey.Keys
 	decided chan struct{} // closed once the attempt has a result
 
 	mu       sync.Mutex // guards what follows; held while calls are queued, never while they are sent
 	phase    phase
-	fence    int64     // once raising
-	asked    time.Time // before the first send
-	until    time.Time // won: no trust after it, as far as is known here
-	freeing  bool      // the key is taken back
-	kept     bool      // the lease was handed out; of an adoption: what is taken back now does not go to the former token
-	detached bool      // the lease was left to others: nothing new is taken for it
-	told     bool      // decided is closed
-	state    string    // the result
-	why      int       // of gone
+	fence    int64         // once raising
+	asked    time.Time     // before the first send
+	until    time.Time     // won: no trust after it, as far as is known here
+	freeing  bool          // the key is taken back
+	kept     bool          // the lease was handed out; of an adoption: what is taken back now does not go to the former token
+	detached bool          // the lease was left to others: nothing new is taken for it
+	told     bool          // decided is closed
+	state    backend.State // the result
+	why      int           // of gone
 	err      error
 	grace    *time.Timer
 	seats    []seat
@@ -51,10 +55,10 @@ const (
 
 // seat is what a tenure has on one node.
 type seat struct {
-	asked     *call // under way and able to create the key: an acquire or a refill
-	raise     *call // under way
-	holds     bool  // as far as is known
-	unsure    bool  // the key may be there although nothing said so
+	asked     *roundtrip.Command // under way and able to create the key: an acquire or a refill
+	raise     *roundtrip.Command // under way
+	holds     bool               // as far as is known
+	unsure    bool               // the key may be there although nothing said so
 	candidate int64
 	accepted  bool
 	run       string
@@ -64,7 +68,7 @@ type seat struct {
 	leaving   bool // the node was told so
 	releasing bool // a release is under way or owed
 	owed      bool // the node did not answer it; it is tried again in the background
-	writes    sent // of releases
+	writes    int  // of releases
 	freed     freed
 }
 
@@ -85,23 +89,27 @@ func (f fates) count() int { return f.gone + f.others }
 // why is the answer of most, as lost.lua says it.
 func (f fates) why() int {
 	if f.others > f.gone {
-		return heldByOther
+		return backend.HeldByOther
 	}
-	return notHeld
+	return backend.NotHeld
 }
 
 // given reports whether the key is given back, or about to be.
 func (s *seat) given() bool { return s.releasing || s.freed != notFreed }
 
-func newTenure(q *quorum, r *request) *tenure {
-	t := &tenure{q: q, r: *r, decided: make(chan struct{}), seats: make([]seat, len(q.nodes))}
-	t.r.tenure = nil // the attempt before
-	return t
+// Tenure begins the life of a token.
+func (q *quorum) Tenure(r backend.Request) backend.Tenure {
+	return &tenure{q: q, r: r, keys: rediskey.Lock(q.prefix, r.Key), decided: make(chan struct{}), seats: make([]seat, len(q.nodes))}
+}
+
+// call prepares the run of a node's script for the token.
+func (t *tenure) call(ctx context.Context, sc *script.Script, args ...any) *roundtrip.Command {
+	return newNodeCall(ctx, sc, &t.keys, t.r.Token, t.r.PX, args...)
 }
 
 // life is how long a round that began at t0 can be trusted from then.
 func (t *tenure) life() time.Duration {
-	ttl := time.Duration(t.r.px)*time.Millisecond - t.r.o.lockDelay
+	ttl := time.Duration(t.r.PX)*time.Millisecond - t.r.LockDelay
 	return ttl - clock.Margin(ttl)
 }
 
@@ -126,9 +134,9 @@ func (s *seat) isFree() bool     { return s.why == errNodeFree }
 func (t *tenure) ask(ctx context.Context) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	args := append(make([]any, 0, 3), t.q.propose(t.r.key), t.q.quarantineMillis())
-	if t.r.former != "" {
-		args = append(args, formerToken(&t.r))
+	args := append(make([]any, 0, 3), t.q.propose(t.r.Key), t.q.quarantineMillis())
+	if t.r.Former != "" {
+		args = append(args, roundtrip.Secret(t.r.Former))
 	}
 	t.asked = time.Now()
 	for i, n := range t.q.nodes {
@@ -137,8 +145,8 @@ func (t *tenure) ask(ctx context.Context) {
 			s.why = errCrowded
 			continue
 		}
-		s.asked = newNodeCall(ctx, acquireNodeScript, &t.r, args...)
-		n.sendPolitely(s.asked, func(k sent, begun time.Time, reply any, err error) {
+		s.asked = t.call(ctx, acquireNodeScript, args...)
+		n.sendPolitely(t.r.Key, s.asked, func(k int, begun time.Time, reply any, err error) {
 			t.answered(i, k, begun, reply, err)
 		})
 	}
@@ -146,15 +154,15 @@ func (t *tenure) ask(ctx context.Context) {
 }
 
 // answered takes in a node's answer to ask.
-func (t *tenure) answered(i int, k sent, begun time.Time, reply any, err error) {
-	v, young, err := t.q.nodes[i].heardOf(t.r.key, begun, reply, err)
+func (t *tenure) answered(i int, k int, begun time.Time, reply any, err error) {
+	v, young, err := t.q.nodes[i].heardOf(t.r.Key, begun, reply, err)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := &t.seats[i]
 	s.asked, s.run = nil, v.run
 	switch {
 	case err != nil:
-		s.why, s.unsure = err, s.unsure || !didNothing(err, k)
+		s.why, s.unsure = err, s.unsure || !fault.DidNothing(err, k)
 	case v.granted() && young != nil:
 		s.why, s.holds = young, true
 		t.free(i)
@@ -182,12 +190,6 @@ func (t *tenure) answered(i int, k sent, begun time.Time, reply any, err error) 
 	t.judge()
 }
 
-// didNothing reports whether an error says that a command written k times has certainly done nothing.
-func didNothing(err error, k sent) bool {
-	var server redis.Error
-	return k == 0 || k == 1 && errors.As(err, &server)
-}
-
 // twin finds another node that is the same run of the same server. t.mu is held.
 func (t *tenure) twin(i int) int {
 	for j := range t.seats {
@@ -208,7 +210,7 @@ func (t *tenure) judge() {
 	need := t.q.majority()
 	switch {
 	case t.phase == raising && t.count((*seat).isAccepted) >= need:
-		t.phase, t.state, t.kept = won, granted, true
+		t.phase, t.state, t.kept = won, backend.Granted, true
 		t.until = t.asked.Add(t.life())
 		t.tell()
 	case t.phase < won && t.count(t.mayAccept) < need:
@@ -243,7 +245,7 @@ func (t *tenure) highest() (f int64) {
 // choose makes f the fencing token and has the nodes accept it. t.mu is held.
 func (t *tenure) choose(f int64) {
 	t.phase, t.fence = raising, f
-	t.q.remember(t.r.key, f)
+	t.q.remember(t.r.Key, f)
 	for i := range t.seats {
 		if t.seats[i].isHeld() {
 			t.accept(i)
@@ -261,8 +263,8 @@ func (t *tenure) accept(i int) {
 	case s.candidate > t.fence:
 		s.why = errOvertaken
 	default:
-		s.raise = newNodeCall(context.Background(), renewNodeScript, &t.r, t.fence, "raise")
-		t.q.nodes[i].send(s.raise, func(_ sent, _ time.Time, reply any, err error) { t.raised(i, reply, err) })
+		s.raise = t.call(context.Background(), renewNodeScript, t.fence, "raise")
+		t.q.nodes[i].send(t.r.Key, s.raise, func(_ int, _ time.Time, reply any, err error) { t.raised(i, reply, err) })
 	}
 }
 
@@ -320,11 +322,11 @@ func (t *tenure) tellRefusal() {
 	need := t.q.majority()
 	no, open := fates{t.count((*seat).isFree), t.count((*seat).isOthers)}, t.count((*seat).isOpen)
 	switch {
-	case no.count() >= need && t.r.former != "":
-		t.state, t.why = gone, no.why()
+	case no.count() >= need && t.r.Former != "":
+		t.state, t.why = backend.Gone, no.why()
 		t.tell()
 	case no.count() >= need:
-		t.state = held
+		t.state = backend.Held
 		t.tell()
 	case no.count()+open < need:
 		t.err = t.causes(nil)
@@ -344,15 +346,15 @@ func (t *tenure) tell() {
 }
 
 // result is the outcome of a decided attempt, and how often something was sent of which the caller has to see the end.
-func (t *tenure) result() (answer, sent, error) {
+func (t *tenure) result() (backend.Answer, int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var n sent
-	if t.r.former != "" && t.err != nil {
+	n := 0
+	if t.r.Former != "" && t.err != nil {
 		n = 1
 	}
 	stuck := t.count((*seat).isStuck) >= t.q.majority()
-	return answer{state: t.state, fence: t.fence, forever: stuck, why: t.why}, n, t.err
+	return backend.Answer{State: t.state, Fence: t.fence, Forever: stuck, Why: t.why}, n, t.err
 }
 
 // reason names what each node had against the attempt; unheard is for those that have not answered.
@@ -372,9 +374,9 @@ func (t *tenure) causes(unheard error) error {
 	for i := range t.seats {
 		switch s := &t.seats[i]; {
 		case s.asked != nil:
-			errs[i] = s.asked.unheard(unheard)
+			errs[i] = s.asked.Unheard(unheard)
 		case s.raise != nil:
-			errs[i] = s.raise.unheard(unheard)
+			errs[i] = s.raise.Unheard(unheard)
 		case s.why != nil:
 			errs[i] = s.why
 		default:

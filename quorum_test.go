@@ -15,6 +15,7 @@ import (
 	"github.com/alicebob/miniredis/v2/server"
 	"github.com/go-leasehold/leasehold/internal/rediskey"
 	"github.com/go-leasehold/leasehold/internal/redistest"
+	"github.com/go-leasehold/leasehold/internal/script"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 	"github.com/stretchr/testify/require"
@@ -40,7 +41,7 @@ func newFakeNode(t *testing.T, i int) *fakeNode {
 	_ = conn.Close()
 	c, _ := n.client(t)
 	for _, sc := range nodeScripts { // so that one call is one command
-		require.NoError(t, c.ScriptLoad(t.Context(), sc.src).Err())
+		require.NoError(t, c.ScriptLoad(t.Context(), sc.Src).Err())
 	}
 	n.booted = time.Now().Add(-365 * 24 * time.Hour)
 	n.Server().SetPreHook(n.answer)
@@ -132,7 +133,7 @@ type spy struct {
 	tokens []string // of the acquires
 }
 
-var nodeScripts = map[string]*script{
+var nodeScripts = map[string]*script.Script{
 	"acquire": acquireNodeScript, "renew": renewNodeScript, "refill": refillNodeScript,
 	"release": releaseNodeScript, "inspect": inspectNodeScript,
 }
@@ -143,10 +144,10 @@ func (s *spy) note(cmds ...redis.Cmder) {
 	defer s.mu.Unlock()
 	for _, cmd := range cmds {
 		for name, sc := range nodeScripts {
-			if cmd.Name() == "evalsha" && cmd.Args()[1] == sc.Hash() {
+			if cmd.Name() == "evalsha" && cmd.Args()[1] == sc.Hash {
 				s.ran = append(s.ran, name)
 				if name == "acquire" {
-					s.tokens = append(s.tokens, string(cmd.Args()[5].(*countedToken).bytes))
+					s.tokens = append(s.tokens, tokenIn(cmd.Args()[5]))
 				}
 			}
 		}
@@ -173,9 +174,9 @@ func (s *spy) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessP
 }
 
 // runs matches the commands that run a script.
-func runs(sc *script) func(redis.Cmder) bool {
+func runs(sc *script.Script) func(redis.Cmder) bool {
 	return func(cmd redis.Cmder) bool {
-		return len(cmd.Args()) > 1 && (cmd.Args()[1] == sc.Hash() || cmd.Args()[1] == sc.src)
+		return len(cmd.Args()) > 1 && (cmd.Args()[1] == sc.Hash || cmd.Args()[1] == sc.Src)
 	}
 }
 

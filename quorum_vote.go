@@ -5,6 +5,11 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/go-leasehold/leasehold/internal/backend"
+	"github.com/go-leasehold/leasehold/internal/fault"
+	"github.com/go-leasehold/leasehold/internal/script"
+	"github.com/go-leasehold/leasehold/internal/token"
 )
 
 // The kinds of answers of quorum_acquire.lua and quorum_renew.lua.
@@ -46,7 +51,7 @@ func decodeVote(reply any, err error) (vote, error) {
 	if err != nil {
 		return vote{kind: voteNever}, err
 	}
-	bad := fmt.Errorf("%w: %v to a quorum's script", errReply, reply)
+	bad := fmt.Errorf("%w: %v to a quorum's script", fault.ErrReply, reply)
 	list, ok := reply.([]any)
 	if !ok || len(list) == 0 {
 		return vote{kind: voteNever}, bad
@@ -89,27 +94,26 @@ type nodeState struct {
 func decodeNodeState(reply any) (v nodeState, err error) {
 	list, ok := reply.([]any)
 	if !ok || len(list) != 3 {
-		return v, fmt.Errorf("%w: %v to inspect", errReply, reply)
+		return v, fmt.Errorf("%w: %v to inspect", fault.ErrReply, reply)
 	}
 	v.token, _ = list[0].(string)
-	if v.left, v.forever, err = decodeLeft(list[1]); err != nil {
+	if v.left, v.forever, err = script.PTTL(list[1]); err != nil {
 		return v, err
 	}
 	if list[2] != "" {
-		v.counter, err = decodeFence(list[2])
+		v.counter, err = script.FencingToken(list[2])
 	}
 	return v, err
 }
 
-// majorityView makes one LockState of several. It reports false if the nodes that did not answer could turn it round.
+// majorityView makes one View of several. It reports false if the nodes that did not answer could turn it round.
 //
 // A majority has accepted the fencing token of the lock's holder. Without a holder the highest counter is told: the last lease
 // had no higher one.
-func (q *quorum) majorityView(key string, views []nodeState) (s LockState, known bool) {
-	s.Key = key
+func (q *quorum) majorityView(views []nodeState) (s backend.View, known bool) {
 	need, missing := q.majority(), len(q.nodes)-len(views)
 	for _, v := range views {
-		s.FencingToken = max(s.FencingToken, v.counter)
+		s.Fence = max(s.Fence, v.counter)
 	}
 	known = true
 	for _, v := range views {
@@ -131,12 +135,12 @@ func (q *quorum) majorityView(key string, views []nodeState) (s LockState, known
 		case v.token == "":
 		case len(lefts) >= need:
 			slices.Sort(lefts)
-			s.Held, s.Owner, s.TTL = true, ownerOf(v.token), lefts[len(lefts)-need] // a majority of keys has to be left
-			if s.TTL == math.MaxInt64 {
-				s.TTL = -1
+			s.Held, s.Owner, s.Left = true, token.Owner(v.token), lefts[len(lefts)-need] // a majority of keys has to be left
+			if s.Left == math.MaxInt64 {
+				s.Left = -1
 			}
 			if same >= need {
-				s.FencingToken = v.counter
+				s.Fence = v.counter
 				return s, true
 			}
 		case len(lefts)+missing >= need:

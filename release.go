@@ -7,8 +7,9 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/backend"
 	"github.com/go-leasehold/leasehold/internal/clock"
-	"github.com/redis/go-redis/v9"
+	"github.com/go-leasehold/leasehold/internal/fault"
 )
 
 // Release gives the lock back, to the first waiter if there is one. From the call on the lease has ended for its holder: it is
@@ -45,7 +46,7 @@ func (x *Lease) Release(ctx context.Context) error {
 // releaseLater repeats a release while the key can be there.
 func (x *Lease) releaseLater() {
 	defer x.repeats(false)
-	x.l.retry(time.Until(x.ValidUntil())+clock.Margin(x.ttl)+x.r.o.lockDelay, func(ctx context.Context) bool {
+	x.l.retry(time.Until(x.ValidUntil())+clock.Margin(x.ttl)+x.o.lockDelay, func(ctx context.Context) bool {
 		e, _, again := x.sendRelease(ctx, callBound)
 		x.tell(e)
 		return !again
@@ -63,11 +64,10 @@ func (x *Lease) sendRelease(ctx context.Context, bound time.Duration) (e Event, 
 		log.written++ // counted before: of two at once, the later must not take the earlier's work for a loss
 	}
 	x.mu.Unlock()
-	var what int
-	var n sent
+	var what, n int
 	var err error
 	if !settled {
-		what, n, err = x.l.store.release(ctx, &x.r, x.releaseMode(), bound)
+		what, n, err = x.tenure.Release(ctx, x.releaseHow(), bound)
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -83,7 +83,7 @@ func (x *Lease) sendRelease(ctx context.Context, bound time.Duration) (e Event, 
 // releases is what is known of a lease's releases. The lease's mutex guards it.
 type releases struct {
 	open    int   // sent and not answered
-	written sent  // how often one may have been written to a connection
+	written int   // how often one may have been written to a connection
 	settled bool  // it is known what became of the key: no release is sent any more
 	clean   bool  // settled: an answer says that the key was ours and is gone
 	lost    error // settled: the key was not ours; nil: it was
@@ -105,8 +105,8 @@ func (log *releases) ended(reason error) {
 }
 
 // answered takes in the answer to one release, and reports whether sending another one is of use.
-func (log *releases) answered(what int, n sent, err error) (again bool) {
-	if _, refused := errors.AsType[redis.Error](err); refused && n == 1 {
+func (log *releases) answered(what, n int, err error) (again bool) {
+	if fault.DidNothing(err, n) {
 		n = 0 // that write has certainly done nothing
 	}
 	log.open--
@@ -114,8 +114,8 @@ func (log *releases) answered(what int, n sent, err error) (again bool) {
 	switch {
 	case log.settled:
 	case err != nil:
-		return n > 0 || transient(err)
-	case what == releasedLock:
+		return n > 0 || fault.Transient(err)
+	case what == backend.ReleasedLock:
 		log.settled, log.clean = true, true
 	case log.written == 1:
 		log.settled, log.lost = true, notOurs(what, "its release found that ")
@@ -153,7 +153,7 @@ func (x *Lease) ending(err error) (e Event) {
 	if loss, ok := log.lost.(*lossError); ok {
 		return x.lossEvent(loss)
 	}
-	e = x.r.event(x.fence)
+	e = x.event()
 	e.Held, e.Clean, e.Err = x.held, log.clean, err
 	if log.settled && !log.clean {
 		e.Err = errUnconfirmed
@@ -165,7 +165,7 @@ var errUnconfirmed = fmt.Errorf("%w: sent twice, and gone at the second answer",
 
 // lossEvent is the event of a lease that was lost.
 func (x *Lease) lossEvent(loss *lossError) Event {
-	e := x.r.event(x.fence)
+	e := x.event()
 	e.Held, e.Loss, e.Err = x.held, loss.loss, loss
 	return e
 }
@@ -176,13 +176,13 @@ func (x *Lease) tell(e Event) {
 	case e.Key == "":
 	case e.Loss != "":
 		x.l.stats.lost()
-		x.r.o.hook(onLost, e)
-		x.r.o.log(slog.LevelError, "leasehold: lease lost", e)
+		x.o.hook(onLost, e)
+		x.o.log(slog.LevelError, "leasehold: lease lost", e)
 	default:
 		x.l.stats.released(e.Clean)
-		x.r.o.hook(onReleased, e)
+		x.o.hook(onReleased, e)
 		if e.Err != nil && e.Err != errUnconfirmed {
-			x.r.o.log(slog.LevelWarn, "leasehold: release failed", e)
+			x.o.log(slog.LevelWarn, "leasehold: release failed", e)
 		}
 	}
 }
@@ -196,19 +196,19 @@ func (x *Lease) repeats(yes bool) bool {
 	return news
 }
 
-// releaseMode is how the lease is released. An acquire that arrived after the release would take the lock for a whole TTL,
+// releaseHow is how the lease is released. An acquire that arrived after the release would take the lock for a whole TTL,
 // so where a copy of one may still come the release leaves a tombstone for it. Not always: that would be a write more for
 // every lease. Where others may know the token, the release asks whether somebody has adopted the lease.
-func (x *Lease) releaseMode() string {
+func (x *Lease) releaseHow() backend.How {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	switch {
 	case x.stray:
-		return modeUndo
+		return backend.Cancel
 	case x.told:
-		return modeTold
+		return backend.Told
 	}
-	return modeRelease
+	return backend.Plain
 }
 
 // releaseBound is how long one release may take.

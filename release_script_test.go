@@ -3,7 +3,9 @@ package leasehold
 import (
 	"testing"
 
+	"github.com/go-leasehold/leasehold/internal/backend"
 	"github.com/go-leasehold/leasehold/internal/rediskey"
+	"github.com/go-leasehold/leasehold/internal/token"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -113,13 +115,13 @@ func TestReleaseScript(t *testing.T) {
 	}
 
 	onScriptServers(t, func(t *testing.T, s scriptServer) {
-		runScriptCases(t, s, releaseScript, modeRelease, both...)
-		runScriptCases(t, s, releaseScript, modeUndo, undo...)
-		runScriptCases(t, s, releaseScript, modeTold, told...)
+		runScriptCases(t, s, releaseScript, "release", both...)
+		runScriptCases(t, s, releaseScript, "cancel", undo...)
+		runScriptCases(t, s, releaseScript, "told", told...)
 		for i := range force {
 			force[i].token = "-"
 		}
-		runScriptCases(t, s, releaseScript, modeForce, force...)
+		runScriptCases(t, s, releaseScript, "force", force...)
 	})
 }
 
@@ -150,11 +152,11 @@ func TestRenewScript(t *testing.T) {
 		ctx, d := t.Context(), storeOn(t, s.client)
 		require.NoError(t, s.client.FlushAll(ctx).Err())
 		for _, token := range []string{"me", "b"} {
-			_, _, err := d.acquire(ctx, &request{key: "k", token: token, px: 10_000, o: &options{}}, modeJoin, callBound)
+			_, _, err := d.Tenure(backend.Request{Key: "k", Token: token, PX: 10_000}).Acquire(ctx, backend.Join, callBound)
 			require.NoError(t, err)
 		}
 		for _, curious := range []bool{true, false} {
-			n, err := d.renew(ctx, &request{key: "k", token: "me", px: 10_000, o: &options{}, curious: curious}, callBound)
+			n, err := d.Tenure(backend.Request{Key: "k", Token: "me", PX: 10_000}).Renew(ctx, curious, callBound)
 			require.NoError(t, err)
 			assert.Equal(t, curious, n == 1)
 		}
@@ -205,24 +207,23 @@ func TestHandOverIsPublished(t *testing.T) {
 		_, err := sub.Receive(ctx)
 		require.NoError(t, err)
 
-		o := &options{}
-		first := &request{key: "k", token: me, px: 10_000, o: o}
-		second := &request{key: "k", token: waiter, px: 10_000, o: o}
-		third := &request{key: "k", token: "AAAAAAAAAAAAAAAA.3", px: 10_000, o: o}
-		for _, r := range []*request{first, second, third} {
-			_, _, err = d.acquire(ctx, r, modeJoin, callBound)
+		first := backend.Request{Key: "k", Token: me, PX: 10_000}
+		second := backend.Request{Key: "k", Token: waiter, PX: 10_000}
+		third := backend.Request{Key: "k", Token: "AAAAAAAAAAAAAAAA.3", PX: 10_000}
+		for _, r := range []backend.Request{first, second, third} {
+			_, _, err = d.Tenure(r).Acquire(ctx, backend.Join, callBound)
 			require.NoError(t, err)
 		}
-		_, _, err = d.release(ctx, first, modeRelease, callBound)
+		_, _, err = d.Tenure(first).Release(ctx, backend.Plain, callBound)
 		require.NoError(t, err)
 		msg, err := sub.ReceiveMessage(ctx)
 		require.NoError(t, err)
 		id, g := parseGrant(msg.Payload)
-		assert.Equal(t, wakeIDOf(waiter), id)
+		assert.Equal(t, token.WakeID(waiter), id)
 		assert.Regexp(t, `^ABCDEFGHIJKLM \d+$`, msg.Payload)
 
-		ans, _, err := d.acquire(ctx, second, modeLook, callBound)
+		ans, _, err := d.Tenure(second).Acquire(ctx, backend.Poll, callBound)
 		require.NoError(t, err)
-		assert.Equal(t, answer{state: granted, fence: int64(g), found: true}, ans)
+		assert.Equal(t, backend.Answer{State: backend.Granted, Fence: int64(g), Found: true}, ans)
 	})
 }

@@ -2,15 +2,15 @@ package leasehold
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/backend"
 	"github.com/go-leasehold/leasehold/internal/clock"
+	"github.com/go-leasehold/leasehold/internal/fault"
 	"github.com/go-leasehold/leasehold/internal/keep"
-	"github.com/redis/go-redis/v9"
 )
 
 // Renew puts the lease's full TTL back, in Redis and, from the moment before the call, here. An error that matches
@@ -25,9 +25,9 @@ func (x *Lease) Renew(ctx context.Context) error {
 	}
 	begun := x.l.now()
 	x.mu.Lock()
-	r := x.r
+	curious := x.curious
 	x.mu.Unlock()
-	n, err := x.l.store.renew(ctx, &r, x.patience(begun))
+	n, err := x.tenure.Renew(ctx, curious, x.patience(begun))
 	if err != nil && ctx.Err() != nil {
 		return x.fail("renew", err) // cut short by the caller: that says nothing about the lease
 	}
@@ -62,7 +62,7 @@ func (x *Lease) EnsureFor(ctx context.Context, d time.Duration) error {
 func (x *Lease) patience(now clock.Moment) time.Duration {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	d := min(max(x.r.o.every(x.ttl)/2, 20*time.Millisecond), callBound)
+	d := min(max(x.o.every(x.ttl)/2, 20*time.Millisecond), callBound)
 	return max(min(d, x.deadline.Sub(now.Time)), time.Millisecond)
 }
 
@@ -86,7 +86,7 @@ func (x *Lease) renewed(now, begun clock.Moment, waiters int, err error) error {
 	x.extend(begun)
 	x.noteWaiters(waiters)
 	x.mu.Unlock()
-	x.r.o.hook(onRenewed, x.r.event(x.fence))
+	x.o.hook(onRenewed, x.event())
 	return nil
 }
 
@@ -97,17 +97,17 @@ func (x *Lease) endanger(err error) {
 	x.trouble = err
 	x.mu.Unlock()
 	if before == nil {
-		e := x.r.event(x.fence)
+		e := x.event()
 		e.Err = err
-		x.r.o.hook(onJeopardy, e)
-		x.r.o.log(slog.LevelWarn, "leasehold: lease in jeopardy", e)
+		x.o.hook(onJeopardy, e)
+		x.o.log(slog.LevelWarn, "leasehold: lease in jeopardy", e)
 	}
 }
 
 // extend moves the deadline to the one that a call begun at that moment earns, if it is later. x.mu is held.
 func (x *Lease) extend(begun clock.Moment) {
 	next := begun.Plus(x.ttl - clock.Margin(x.ttl))
-	if hold := x.r.o.maxHold; hold > 0 {
+	if hold := x.o.maxHold; hold > 0 {
 		if last := x.begun.Plus(hold); last.Before(next.Time) {
 			next = last
 		}
@@ -119,7 +119,7 @@ func (x *Lease) extend(begun clock.Moment) {
 
 // capped reports whether no renewal can move the deadline any more. x.mu is held.
 func (x *Lease) capped() bool {
-	hold := x.r.o.maxHold
+	hold := x.o.maxHold
 	return hold > 0 && !x.deadline.Before(x.begun.Add(hold))
 }
 
@@ -129,12 +129,12 @@ const firstRetry = 50 * time.Millisecond
 // renewal is the state of a lease's automatic renewing, guarded by the lease's mutex.
 type renewal struct {
 	auto      bool
-	due       time.Time  // of the next renewal
-	queued    bool       // it waits in a lane
-	flight    *call      // it is under way
-	lane      *keep.Lane // of the flight
-	overdueAt time.Time  // when that which is queued or under way counts as failed
-	failures  int        // in a row
+	due       time.Time       // of the next renewal
+	queued    bool            // it waits in a lane
+	flight    backend.Pending // it is under way
+	lane      *keep.Lane      // of the flight
+	overdueAt time.Time       // when that which is queued or under way counts as failed
+	failures  int             // in a row
 }
 
 // renewer is a lease as the keeper knows it, a type of its own since a Lease must not show these methods.
@@ -162,7 +162,7 @@ func (r *renewer) Every() time.Duration {
 	if !r.auto {
 		return 0
 	}
-	return r.r.o.every(r.ttl)
+	return r.o.every(r.ttl)
 }
 
 // TTL is what a renewal brings.
@@ -195,22 +195,22 @@ func (r *renewer) Turn(now clock.Moment) (p keep.Plan, live bool) {
 	}
 	p = x.plan()
 	if wants {
-		p.Queue, p.Until = x.l.store.lane(&x.r), x.deadline.Time
+		p.Queue, p.Until = x.tenure.Lane(), x.deadline.Time
 	}
 	x.mu.Unlock()
 	return p, true
 }
 
 // giveUpRenewal sees to a renewal whose answer, or whose turn to be sent, has not come in time.
-func (x *Lease) giveUpRenewal(flight *call, now clock.Moment) {
+func (x *Lease) giveUpRenewal(flight backend.Pending, now clock.Moment) {
 	if flight == nil {
-		if x.l.keeper.IsSilent(x.l.store.lane(&x.r)) { // otherwise it is only held up by others
-			x.endanger(&noAnswerError{bound: x.renewalTimeout()})
+		if x.l.keeper.IsSilent(x.tenure.Lane()) { // otherwise it is only held up by others
+			x.endanger(&fault.NoAnswer{Bound: x.renewalTimeout()})
 		}
 		return
 	}
-	err := flight.silence(x.renewalTimeout())
-	x.l.store.withdraw(flight)
+	err := flight.Silence(x.renewalTimeout())
+	flight.Withdraw()
 	x.l.keeper.Leave(x.lane, keep.Silent)
 	_ = x.renewed(now, now, 0, err)
 	x.mu.Lock()
@@ -229,7 +229,7 @@ func (r *renewer) Send(now clock.Moment, in *keep.Lane) (p keep.Plan, sent bool)
 		x.lane = in
 		// Only queued here, so that x.mu is not held across a send; under x.mu, so that a Release finds the flight or
 		// the flight finds the Release.
-		x.flight = x.l.store.renewLater(&x.r, func(flight *call, waiters int, err error) {
+		x.flight = x.tenure.RenewLater(x.curious, func(flight backend.Pending, waiters int, err error) {
 			x.l.keeper.Deliver(&x.entry, keep.Answer{Of: flight, Begun: now, Waiters: waiters, Err: err})
 		})
 	}
@@ -257,7 +257,7 @@ func (r *renewer) Answered(a keep.Answer, now clock.Moment) (p keep.Plan, change
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if a.Err == nil {
-		trouble := x.failures > 0 || a.Begun.Sub(x.due) > x.r.o.every(x.ttl)/8
+		trouble := x.failures > 0 || a.Begun.Sub(x.due) > x.o.every(x.ttl)/8
 		x.due = x.nextDue(a.Begun, trouble)
 		x.failures = 0
 	} else {
@@ -268,7 +268,7 @@ func (r *renewer) Answered(a keep.Answer, now clock.Moment) (p keep.Plan, change
 
 // outcomeOf is what the end of a renewal says about its server.
 func outcomeOf(err error) keep.Outcome {
-	if _, said := errors.AsType[redis.Error](err); said || err == nil {
+	if fault.IsSaid(err) {
 		return keep.Answered
 	}
 	return keep.Silent
@@ -279,7 +279,7 @@ func (x *Lease) withdraw() {
 	x.mu.Lock()
 	flight := x.flight
 	x.mu.Unlock()
-	if flight == nil || !x.l.store.withdraw(flight) {
+	if flight == nil || !flight.Withdraw() {
 		return // there is none, or its answer will come
 	}
 	x.mu.Lock()
@@ -325,19 +325,19 @@ func (x *Lease) coalesce() time.Duration {
 	if x.failures > 0 {
 		return 0
 	}
-	return min(keep.Coalesce, x.r.o.every(x.ttl)/8)
+	return min(keep.Coalesce, x.o.every(x.ttl)/8)
 }
 
 // renewalTimeout is after how long a renewal counts as failed.
 func (x *Lease) renewalTimeout() time.Duration {
-	return min(max(x.r.o.every(x.ttl)/2, 20*time.Millisecond), callBound)
+	return min(max(x.o.every(x.ttl)/2, 20*time.Millisecond), callBound)
 }
 
 // nextDue is when a lease that was renewed by a call begun then is to be renewed again: a little early by chance, so that
 // leases that were taken together do not stay together. After trouble, which has many renewed at one time, it is spread more
 // widely.
 func (x *Lease) nextDue(begun clock.Moment, trouble bool) time.Time {
-	every := x.r.o.every(x.ttl)
+	every := x.o.every(x.ttl)
 	early := every / 10
 	if trouble {
 		early = every
@@ -349,7 +349,7 @@ func (x *Lease) nextDue(begun clock.Moment, trouble bool) time.Time {
 // more. x.mu is held.
 func (x *Lease) postpone(now clock.Moment) {
 	pause := firstRetry << min(x.failures, 10)
-	pause = min(pause, x.r.o.every(x.ttl)/2, x.deadline.Sub(now.Time)/4)
+	pause = min(pause, x.o.every(x.ttl)/2, x.deadline.Sub(now.Time)/4)
 	pause = max(pause, 5*time.Millisecond)
 	x.failures++
 	x.due = now.Add(pause/2 + rand.N(pause/2))

@@ -1,7 +1,6 @@
 package leasehold
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,40 +8,27 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/backend"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
 // twoServers keeps the keys with an odd last digit on another server than the rest.
 type twoServers struct {
-	store
-	odd store
+	backend.Backend
+	odd backend.Backend
 }
 
-func (s *twoServers) of(r *request) store {
-	if strings.ContainsAny(r.key[len(r.key)-1:], "13579") {
-		return s.odd
+func (s *twoServers) Tenure(r backend.Request) backend.Tenure {
+	if strings.ContainsAny(r.Key[len(r.Key)-1:], "13579") {
+		return s.odd.Tenure(r)
 	}
-	return s.store
+	return s.Backend.Tenure(r)
 }
 
-func (s *twoServers) acquire(ctx context.Context, r *request, mode string, bound time.Duration) (answer, sent, error) {
-	return s.of(r).acquire(ctx, r, mode, bound)
-}
-
-func (s *twoServers) release(ctx context.Context, r *request, mode string, bound time.Duration) (int, sent, error) {
-	return s.of(r).release(ctx, r, mode, bound)
-}
-
-func (s *twoServers) renewLater(r *request, then func(*call, int, error)) *call {
-	return s.of(r).renewLater(r, then)
-}
-
-func (s *twoServers) lane(r *request) any { return s.of(r).lane(r) }
-
-func (s *twoServers) flush() {
-	s.store.flush()
-	s.odd.flush()
+func (s *twoServers) Flush() {
+	s.Backend.Flush()
+	s.odd.Flush()
 }
 
 func TestASilentServerDelaysNoRenewalOnAnother(t *testing.T) {
@@ -51,9 +37,8 @@ func TestASilentServerDelaysNoRenewalOnAnother(t *testing.T) {
 		client, other := w.dial(), w.dial()
 		client.AddHook(even)
 		other.AddHook(odd)
-		l := New(client)
+		l := newLocker(&twoServers{newStore(client, ""), newStore(other, "")}, options{})
 		defer func() { assert.NoError(t, l.Close()) }()
-		l.store = &twoServers{l.store, newDeployment(other, "")}
 		leases := make([]*Lease, 2*many)
 		for i := range leases {
 			var err error

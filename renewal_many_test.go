@@ -2,6 +2,7 @@ package leasehold
 
 import (
 	"context"
+	"encoding"
 	"fmt"
 	"runtime"
 	"sync"
@@ -67,11 +68,11 @@ func (s *paper) run(cmds []redis.Cmder) error {
 	for _, cmd := range cmds {
 		reply := int64(1)
 		for _, arg := range cmd.Args() {
-			if token, ok := arg.(*countedToken); ok {
+			if token, ok := arg.(encoding.BinaryMarshaler); ok {
 				_, _ = token.MarshalBinary()
 			}
 		}
-		if cmd.Args()[1] == renewScript.Hash() {
+		if cmd.Args()[1] == renewScript.Hash {
 			s.renewals = append(s.renewals, renewalAt{cmd.Args()[3].(string), time.Now()})
 			reply = 0
 		}

@@ -305,7 +305,7 @@ func TestAnEntryThatGoesWrongHarmsNoOther(t *testing.T) {
 		panics := p.keeps("panics", 3*time.Second, bad)
 		refused := p.keeps("refused", 3*time.Second)
 		refused.mu.Lock()
-		refused.r.px = 0 // the server answers an error to its renewals
+		refused.tenure.(*tenureOfOne).PX = 0 // the server answers an error to its renewals
 		refused.mu.Unlock()
 
 		awaitEnd(refused)

@@ -97,7 +97,7 @@ func TestAWaitThatNobodyListensToIsNotTheOneThatIsTold(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		p := w.party()
 		p.fault.Every(nil).Fail(errNetwork)
-		deaf := New(p.store.(*deployment).client)
+		deaf := New(p.backend.(*store).Redis())
 		t.Cleanup(func() { _ = deaf.Close() })
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()

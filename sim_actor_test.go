@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/fault"
+	"github.com/go-leasehold/leasehold/internal/roundtrip"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -91,8 +93,8 @@ func (a *simActor) try(key string) {
 	defer cancel()
 	auto := a.chance(a.h.renews)
 	bound := min(ttl, callBound)
-	if a.p.locker.store.(*deployment).way.unknown() {
-		bound = firstBound // no server was ever heard
+	if a.p.locker.backend.(*store).IsUnknown() {
+		bound = roundtrip.FirstBound // no server was ever heard
 	}
 	lease, err := a.p.locker.TryAcquire(ctx, key, ttl, WithAutoRenew(auto))
 	if took := time.Since(begun); took > min(patience, bound)+time.Millisecond {
@@ -106,7 +108,7 @@ func (a *simActor) try(key string) {
 	case errors.Is(err, ErrHeld):
 	case ctx.Err() != nil && errors.Is(err, errPatience):
 	case a.p.quit.Err() != nil && (errors.Is(err, ErrClosed) || errors.Is(err, redis.ErrClosed)):
-	case ttl < a.h.judge.round() && errors.As(err, new(*noAnswerError)): // too short for what else was going on
+	case ttl < a.h.judge.round() && errors.As(err, new(*fault.NoAnswer)): // too short for what else was going on
 	case well && a.p.well(time.Now()):
 		a.fail("TryAcquire cannot explain %v", err)
 	}
@@ -183,7 +185,7 @@ func (a *simActor) pass(x *Lease) {
 		sound := well && b.p.well(time.Now()) && time.Now().Before(until) && !a.h.judge.robbed(x) && b.p.quit.Err() == nil
 		switch {
 		case over && errors.Is(err, errPatience):
-		case ttl < a.h.judge.round() && errors.As(err, new(*noAnswerError)):
+		case ttl < a.h.judge.round() && errors.As(err, new(*fault.NoAnswer)):
 		case sound:
 			b.fail("Adopt cannot explain %v", err)
 		}

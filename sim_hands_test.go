@@ -43,10 +43,10 @@ func (r *simReferee) issues(l *simLock) {
 // many of the dead as one run clears away; who was told so sends it again, the others find out at their next look. r.mu is held.
 func (r *simReferee) leftFree(old, l *simLock, by, reply string) {
 	says := append(strings.Fields(reply), "", "", "")
-	told := says[0] == held && says[1] == "-2" || says[0] == waiting && says[2] == "-2"
+	told := says[0] == "HELD" && says[1] == "-2" || says[0] == "WAITING" && says[2] == "-2"
 	switch {
 	case told, old.owner != "" && len(l.tickets) > 0:
-	case says[0] == held, says[0] == waiting:
+	case says[0] == "HELD", says[0] == "WAITING":
 		r.violation("%s finds the lock free and leaves it free", r.name(by))
 		return
 	default:

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/script"
 	"github.com/stretchr/testify/require"
 )
 
@@ -49,13 +50,13 @@ var scriptMutants = []struct {
 		"mine = not head and room > 0 or", "mine = not head or", crowding,
 	}, {
 		"the last to come is the first",
-		"'NX', string.format('%.0f', now), ME)", "'NX', redis.call('HSET', G, ME, string.format('%.0f', now / 1000 + CLAIM)) - now, ME)", nil,
+		"'NX', string.format('%.0f', now), ME)", "'NX', redis.call('HSET', G, ME, string.format('%.0f', now / 1000 + 2500)) - now, ME)", nil,
 	}, {
 		"the line has no TTL",
-		"redis.call('PEXPIRE', Q, 2 * CLAIM)", "", nil,
+		"redis.call('PEXPIRE', Q, 2 * 2500)", "", nil,
 	}, {
 		"a clean-up leaves no tombstone",
-		"if MODE == 'undo' then", "if false then", func(w *simWeather) {
+		"if MODE == 'cancel' then", "if false then", func(w *simWeather) {
 			w.troubles, w.between, w.cancels = []string{"pause"}, 300*time.Millisecond, 0.8
 		},
 	}, {
@@ -65,13 +66,13 @@ var scriptMutants = []struct {
 		"nobody is told of a hand-over",
 		"redis.pcall(publish or 'PUBLISH'", "tostring('PUBLISH'", nil,
 	}, {
-		"a hand-over lasts a whole claim, however old the mark",
-		"redis.call('SET', KEYS[1], head, 'PX', left)", "redis.call('SET', KEYS[1], head, 'PX', CLAIM)", dying,
+		"a hand-over lasts a waiter's whole time to live, however old the heartbeat",
+		"redis.call('SET', KEYS[1], head, 'PX', left)", "redis.call('SET', KEYS[1], head, 'PX', 2500)", dying,
 	}, {
-		"the marks are not asked",
-		"if left > 0 and left <= CLAIM then", "left = CLAIM if true then", dying,
+		"the heartbeats are not asked",
+		"if left <= 0 or left > 2500 then left = nil end", "left = 2500", dying,
 	}, {
-		"a look does not renew the mark",
+		"a poll does not renew the heartbeat",
 		"redis.call('HSET', G, ME,", "redis.call('HSETNX', G, ME,", nil,
 	}, {
 		"who gives up stays in the line",
@@ -141,7 +142,7 @@ func replace(t *testing.T, old, new string) (back func()) {
 	for _, sc := range scriptsWith(old) {
 		whole := *sc
 		was = append(was, func() { *sc = whole })
-		sc.set(strings.Replace(sc.src, old, new, 1))
+		sc.Set(strings.Replace(sc.Src, old, new, 1))
 	}
 	require.NotEmpty(t, was, "no script has %q any more", old)
 	return func() {
@@ -152,9 +153,9 @@ func replace(t *testing.T, old, new string) (back func()) {
 }
 
 // scriptsWith returns the scripts in which that text stands.
-func scriptsWith(text string) (with []*script) {
-	for _, sc := range []*script{acquireScript, adoptScript, releaseScript, renewScript} {
-		if strings.Contains(sc.src, text) {
+func scriptsWith(text string) (with []*script.Script) {
+	for _, sc := range []*script.Script{acquireScript, adoptScript, releaseScript, renewScript} {
+		if strings.Contains(sc.Src, text) {
 			with = append(with, sc)
 		}
 	}
@@ -170,15 +171,15 @@ var clientMutants = []struct {
 	{"messages are not compared with the last look", "wait.go", "fence >= s.next &&", ""},
 	{"no look after the subscription", "wake.go", "t.hint() // confirmed", "// confirmed"},
 	{"no tick", "wait.go", "	if pause < tick/2 {", "	if pause = time.Hour; false {"},
-	{"no look at the expiry", "wait.go", "!ans.forever && expiry < pause {", "false && expiry < pause {"},
-	{"who gives up does not say so", "wait.go", "l.discard(a.request, err, func() { l.gates.leave(a.key) })", "l.gates.leave(a.key)"},
-	{"a lease counts from the answer", "wait.go", "x := s.l.lease(s.a, begun, ans.fence)", "x := s.l.lease(s.a, s.l.now(), ans.fence)"},
+	{"no look at the expiry", "wait.go", "!ans.Forever && expiry < pause {", "false && expiry < pause {"},
+	{"who gives up does not say so", "wait.go", "l.discard(a, err, func() { l.gates.leave(a.asks.Key) })", "l.gates.leave(a.asks.Key)"},
+	{"a lease counts from the answer", "wait.go", "x := s.l.lease(s.a, begun, ans.Fence)", "x := s.l.lease(s.a, s.l.now(), ans.Fence)"},
 	{"a renewal counts from the answer", "renewal.go", "	x.extend(begun)\n	x.noteWaiters", "	x.extend(x.l.now())\n	x.noteWaiters"},
 	{"a renewal revives a lease that was over", "renewal.go", "	if over := x.checkAt(now); over != nil {\n		return over\n	}\n	if err == nil && waiters < 0", "	if err == nil && waiters < 0"},
 	{"a lease won by message is not confirmed", "wait.go", "		x.due = due\n", "		x.due = x.due.Add(time.Hour)\n"},
 	{"the gate lets the last one in first", "gate.go", "at.line.Remove(at.line.Front())", "at.line.Remove(at.line.Back())"},
-	{"the gate does not open after a wait that ended badly", "wait.go", "l.discard(a.request, err, func() { l.gates.leave(a.key) })", "l.discard(a.request, err, func() {})"},
-	{"a stay that was over is taken up again", "wait.go", "a.token = l.newToken(a.o.owner) //", "//"},
+	{"the gate does not open after a wait that ended badly", "wait.go", "l.discard(a, err, func() { l.gates.leave(a.asks.Key) })", "l.discard(a, err, func() {})"},
+	{"a stay that was over is taken up again", "wait.go", "a.renew(l) //", "//"},
 	{"a stray copy of an acquire is forgotten", "wait.go", "x.stray = s.stray", ""},
 }
 

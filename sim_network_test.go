@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/go-leasehold/leasehold/internal/backend"
 	"github.com/go-leasehold/leasehold/internal/redistest"
 	"github.com/redis/go-redis/v9"
 )
@@ -262,7 +263,7 @@ func (l *simLink) run(rng *rand.Rand) {
 			return
 		}
 		if fate.late > 0 {
-			n.judge.dead(l.h, fate.late+aftermath, claim+tick, "stalled %v", fate.late)
+			n.judge.dead(l.h, fate.late+aftermath, backend.WaiterTTL+tick, "stalled %v", fate.late)
 			p.due = p.due.Add(fate.late)
 		}
 		if !l.h.arrive(p.due, rng) {
@@ -273,7 +274,7 @@ func (l *simLink) run(rng *rand.Rand) {
 			_ = l.serve(p)
 		}
 		if fate.lost {
-			n.judge.dead(l.h, aftermath, claim+tick, "reply lost")
+			n.judge.dead(l.h, aftermath, backend.WaiterTTL+tick, "reply lost")
 		}
 		if fate.lost || reply == nil {
 			return

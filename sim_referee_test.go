@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/go-leasehold/leasehold/internal/backend"
 	"github.com/go-leasehold/leasehold/internal/rediskey"
 )
 
@@ -94,7 +95,7 @@ func (r *simReferee) dead(h *simHost, d, more time.Duration, format string, args
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.note(h, format, args...)
-	h.ill(time.Now().Add(d + claim + tick + r.round()))
+	h.ill(time.Now().Add(d + backend.WaiterTTL + tick + r.round()))
 	if d < forever {
 		more += d
 	}
@@ -168,7 +169,7 @@ func (r *simReferee) read(l *simLock) {
 		for t := range l.tickets {
 			ms, err := strconv.ParseInt(r.m.HGet(l.marks, t), 10, 64)
 			if err != nil {
-				ms = int64(l.tickets[t])/1000 + claim.Milliseconds()
+				ms = int64(l.tickets[t])/1000 + backend.WaiterTTL.Milliseconds()
 			}
 			l.good[t] = max(0, time.UnixMilli(ms).Sub(now))
 		}
@@ -262,11 +263,11 @@ func (r *simReferee) after(h *simHost, args []string, reply []byte) {
 			time.AfterFunc(l.ttl, r.tick) // whoever trusts it longer than it lasts is caught
 		}
 	}
-	if says := strings.Fields(showRESP(reply)); len(says) == 6 && says[0] == waiting {
+	if says := strings.Fields(showRESP(reply)); len(says) == 6 && says[0] == "WAITING" {
 		ms, _ := strconv.Atoi(says[2])
 		r.token(by).expects = time.Now().Add(time.Duration(ms) * time.Millisecond)
 	}
-	if mode == modeRelease || mode == modeUndo {
+	if mode == "release" || mode == "cancel" {
 		r.token(by).over = !strings.HasPrefix(string(reply), "-")
 	}
 }
@@ -291,10 +292,10 @@ func (r *simReferee) trust(l *simLock) {
 		if !trusted(x.lease) {
 			x.over = true
 		} else if x.over {
-			r.violation("%s is trusted again after it was over", r.name(x.lease.r.token))
+			r.violation("%s is trusted again after it was over", r.name(x.lease.token))
 			x.over = false // once is enough
 		}
-		if token := x.lease.r.token; trusted(x.lease) && l.owner != token && !r.token(token).robbed {
+		if token := x.lease.token; trusted(x.lease) && l.owner != token && !r.token(token).robbed {
 			r.violation("%s is trusted until %v, but the lock is %s", r.name(token), x.lease.ValidUntil().Sub(r.start), r.name(l.owner))
 			r.token(token).robbed = true // once is enough
 		}
@@ -322,7 +323,7 @@ func (r *simReferee) idling(l *simLock) {
 		since = l.moved
 	}
 	switch {
-	case now.Sub(l.idle) > claim+tick/2+r.round() && now.After(r.quiet):
+	case now.Sub(l.idle) > backend.WaiterTTL+tick/2+r.round() && now.After(r.quiet):
 		r.violation("the lock is idle since %v, the owner is %s", l.idle.Sub(r.start), r.name(l.owner))
 	case now.Sub(since) > r.round() && now.After(r.quiet):
 		r.violation("the lock is idle since %v without a reason, the owner is %s", since.Sub(r.start), r.name(l.owner))
@@ -363,7 +364,7 @@ func (r *simReferee) gaveUp(w *simWaiter) {
 func (r *simReferee) begins(x *simHolder, called time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	l, token := r.locks[x.lease.Key()], x.lease.r.token
+	l, token := r.locks[x.lease.Key()], x.lease.token
 	r.note(x.host, "lease %s %d until %v", r.name(token), x.lease.FencingToken(), x.lease.ValidUntil().Sub(r.start))
 	t := r.token(token)
 	t.claimed, t.left = true, false
@@ -372,8 +373,8 @@ func (r *simReferee) begins(x *simHolder, called time.Time) {
 		return
 	}
 	for _, o := range l.held[:len(l.held)-1] {
-		if trusted(o.lease) && trusted(x.lease) && !r.token(o.lease.r.token).robbed {
-			r.violation("two are trusted: %s and %s", r.name(o.lease.r.token), r.name(token))
+		if trusted(o.lease) && trusted(x.lease) && !r.token(o.lease.token).robbed {
+			r.violation("two are trusted: %s and %s", r.name(o.lease.token), r.name(token))
 		}
 	}
 	if f := strconv.FormatInt(x.lease.FencingToken(), 10); t.fence != "" && f != t.fence {
@@ -404,7 +405,7 @@ func (r *simReferee) ends(x *simHolder) {
 func (r *simReferee) robbed(x *Lease) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.token(x.r.token).robbed
+	return r.token(x.token).robbed
 }
 
 // token is the state of a token. r.mu is held.

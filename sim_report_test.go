@@ -93,12 +93,12 @@ func scriptCall(args []string) (key, token, mode string) {
 		return "", "", ""
 	}
 	if isAdoption(args) {
-		mode = modeAdopt
+		mode = "adopt"
 	}
 	n, _ := strconv.Atoi(args[2])
 	args = args[3:]
 	for _, arg := range args[n+1:] {
-		if modes[arg] != nil {
+		if slices.Contains([]string{"try", "join", "poll", "release", "told", "cancel", "force"}, arg) {
 			mode = arg
 		}
 	}
@@ -115,5 +115,5 @@ func formerOf(args []string) string {
 }
 
 func isAdoption(args []string) bool {
-	return len(args) > 5 && (args[1] == adoptScript.Hash() || args[1] == adoptScript.src)
+	return len(args) > 5 && (args[1] == adoptScript.Hash || args[1] == adoptScript.Src)
 }

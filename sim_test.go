@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/go-leasehold/leasehold/internal/backend"
 	"github.com/go-leasehold/leasehold/internal/redistest"
 	"github.com/redis/go-redis/v9"
 )
@@ -395,18 +396,18 @@ func (h *simHistory) befall(rng *rand.Rand, what string, p *simHost, key string)
 	case "pause", "one-sided pause":
 		d := []time.Duration{50 * time.Millisecond, time.Second, 4 * time.Second}[rng.IntN(3)]
 		d = d/2 + time.Duration(rng.Int64N(int64(d)))
-		h.judge.dead(p, d+aftermath, claim+tick, what+" %v", d)
+		h.judge.dead(p, d+aftermath, backend.WaiterTTL+tick, what+" %v", d)
 		p.pause(d, what != "pause")
 	case "suspend":
 		d := 50*time.Millisecond + time.Duration(rng.Int64N(int64(300*time.Millisecond)))
-		h.judge.dead(p, 0, claim+tick, what+" for %v", d)
+		h.judge.dead(p, 0, backend.WaiterTTL+tick, what+" for %v", d)
 		p.suspended.Add(int64(d))
 		h.judge.tick()
 	case "crash":
-		h.judge.dead(p, forever, claim+tick, "crash")
+		h.judge.dead(p, forever, backend.WaiterTTL+tick, "crash")
 		p.cutOff(rng.IntN(2) == 0)
 	case "quit":
-		h.judge.dead(p, forever, claim+tick, "quit")
+		h.judge.dead(p, forever, backend.WaiterTTL+tick, "quit")
 		_ = p.client.Close()
 	case "close":
 		h.actors.Go(func() {
@@ -415,7 +416,7 @@ func (h *simHistory) befall(rng *rand.Rand, what string, p *simHost, key string)
 			}
 		})
 	case "cut":
-		h.judge.dead(p, aftermath, claim+tick, "cut")
+		h.judge.dead(p, aftermath, backend.WaiterTTL+tick, "cut")
 		p.wire.Cut()
 	case "lose reply":
 		p.lose(1 + rng.IntN(3))

@@ -3,318 +3,318 @@ package leasehold
 import (
 	"context"
 	"embed"
-	"maps"
-	"regexp"
-	"slices"
-	"sync"
+	"fmt"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/backend"
+	"github.com/go-leasehold/leasehold/internal/fault"
 	"github.com/go-leasehold/leasehold/internal/rediskey"
+	"github.com/go-leasehold/leasehold/internal/roundtrip"
+	"github.com/go-leasehold/leasehold/internal/script"
+	"github.com/go-leasehold/leasehold/internal/token"
 	"github.com/redis/go-redis/v9"
 )
-
-// claim is how long a waiter's mark in the line is good after a look, and at most how long a lock that was
-// handed over is held without a further call. acquire.lua, release.lua and inspect.lua have the same number.
-const claim = 2500 * time.Millisecond
-
-// The modes of the scripts; see acquire.lua and release.lua.
-const (
-	modeTry   = "try"
-	modeJoin  = "join"
-	modeLook  = "look"
-	modeAdopt = "adopt"
-
-	modeRelease = "release"
-	modeTold    = "told"
-	modeUndo    = "undo"
-	modeForce   = "force"
-)
-
-// modes are the modes as arguments that cost no allocation.
-var modes = map[string]any{
-	modeTry: modeTry, modeJoin: modeJoin, modeLook: modeLook, modeAdopt: modeAdopt,
-	modeRelease: modeRelease, modeTold: modeTold, modeUndo: modeUndo, modeForce: modeForce,
-}
-
-// script is one of the .lua files.
-type script struct {
-	*redis.Script
-	src  string
-	hash any // as an argument that costs no allocation
-	n    int // the keys that it declares: the first n of K, Q, F, G and D
-}
-
-// keys is how many keys the script wants for that request, in that mode.
-func (sc *script) keys(r *request, mode string) int {
-	switch {
-	case sc == releaseScript && (mode == modeRelease || mode == modeForce):
-		return sc.n - 1 // no tombstones
-	case sc == renewScript && !r.curious:
-		return 1
-	}
-	return sc.n
-}
 
 //go:embed *.lua
 var files embed.FS
 
+var constants = map[string]any{"WAITER_TTL": backend.WaiterTTL.Milliseconds()}
+
+// The scripts of a single Redis. For each there is one place below that writes its arguments, and one that reads its reply.
 var (
-	acquireScript = newScript("acquire.lua", 5)
-	adoptScript   = newScript("adopt.lua", 5)
-	releaseScript = newScript("release.lua", 5)
-	renewScript   = newScript("renew.lua", 5)
-	inspectScript = newScript("inspect.lua", 4)
+	acquireScript = script.Load(files, "acquire.lua", constants)
+	adoptScript   = script.Load(files, "adopt.lua", constants)
+	renewScript   = script.Load(files, "renew.lua", constants)
+	releaseScript = script.Load(files, "release.lua", constants)
+	inspectScript = script.Load(files, "inspect.lua", constants)
 )
 
-// newScript reads a script and puts the files in that it includes, at the places where it says so.
-func newScript(file string, keys int) *script {
-	sc := &script{n: keys}
-	sc.set(readScript(file))
-	return sc
+// How many keys a script declares, of those of rediskey.Lock: the first so many.
+const (
+	lockAlone     = 1
+	noTombstones  = 4
+	allOfTheKeys  = 5
+	waitersOfLock = noTombstones
+)
+
+// acquireModes and releaseModes are the modes of the scripts, as arguments that cost no allocation.
+var (
+	acquireModes = map[backend.Mode]any{backend.Try: "try", backend.Join: "join", backend.Poll: "poll"}
+	releaseModes = map[backend.How]any{backend.Plain: "release", backend.Told: "told", backend.Cancel: "cancel"}
+)
+
+// store keeps locks in one Redis: a server, its replicas, a cluster, or the servers of a ring.
+type store struct {
+	*roundtrip.Client
+	prefix  string
+	channel any    // what stands before a Locker's id in a wake channel, as an argument; nil: the script knows it
+	opaque  string // the type of the client, if that does not tell what kind of Redis it talks to
 }
 
-// set gives the script its text.
-func (sc *script) set(src string) {
-	sc.Script, sc.src = redis.NewScript(src), src
-	sc.hash = sc.Hash()
-}
-
-func readScript(file string) string {
-	src, err := files.ReadFile(file)
-	if err != nil {
-		panic(err) // a file of the package itself is missing
-	}
-	return include.ReplaceAllStringFunc(string(src), func(line string) string {
-		return readScript(include.FindStringSubmatch(line)[1])
-	})
-}
-
-var include = regexp.MustCompile(`(?m)^ *-- include (\w+\.lua)$`)
-
-// request names what a script is run on: one key, for one token.
-type request struct {
-	key   string // the Redis key, prefix included
-	token string
-	px    int64 // ms
-	o     *options
-	made  lockKeys // of the key; none: they have yet to be made
-
-	former string // of an attempt to adopt: the token that is taken over
-
-	curious bool // a renewal asks who waits, and why it fails; guarded by the lease's mutex
-
-	tenure *tenure // of a quorum: what the token has on the nodes
-}
-
-// lockKeys are the keys that the scripts declare.
-func (r *request) lockKeys() lockKeys {
-	if r.made[0] == nil {
-		return newLockKeys(r.o.prefix, r.key)
-	}
-	return r.made
-}
-
-// store runs the scripts on what keeps the locks. There are two: one deployment, in this file, and a
-// quorum. Every method is bounded by ctx and by bound, whichever ends first, whatever the client does;
-// its error is the context's end, a noAnswerError, or go-redis's.
-type store interface {
-	acquire(ctx context.Context, r *request, mode string, bound time.Duration) (answer, sent, error)
-	// renew answers the number of waiters, 0 if the request is not curious, or below 0 why the lease is lost, as lost.lua says it.
-	renew(ctx context.Context, r *request, bound time.Duration) (int, error)
-	// renewLater is renew without waiting. It is sent by flush, with the others that were given till then, or before.
-	// Then is called once, from another goroutine, and must not block.
-	// The call that it returns can be withdrawn while it has not been sent; then is not called in that case.
-	renewLater(r *request, then func(c *call, waiters int, err error)) *call
-	flush()
-	withdraw(c *call) bool
-	// lane names what a renewal of that request is sent to: one that is slow holds up no renewal that is sent to another.
-	lane(r *request) any
-	// release answers as release.lua. An adoption is undone by giving the lock back to the former token.
-	release(ctx context.Context, r *request, mode string, bound time.Duration) (int, sent, error)
-	// force answers the token that has lost the lock, if it is known.
-	force(ctx context.Context, r *request, bound time.Duration) (string, error)
-	inspect(ctx context.Context, r *request, bound time.Duration) (LockState, error)
-	// close waits until no round trip is under way, or until ctx ends, and reports which.
-	close(ctx context.Context) bool
-}
-
-// sent is how often a command may have been written to a connection: 0 is a certain "never", and go-redis
-// writes it again after most failures. "Not yours", answered to a command that was written once, is about
-// the time before it; written twice, the first may have done the work.
-type sent int
-
-// deployment is a store of one Redis: a server, its replicas, a cluster, or the servers of a ring.
-type deployment struct {
-	*sender     // of the client as a whole
-	channel any // what stands before the id in a wake channel, as an argument; nil: the script knows it
-
-	// The servers of a cluster or a ring each have a sender, so that a slow one holds up nobody but its own callers. What they
-	// send goes through the client all the same: it has the hooks, and it knows best which server has a key.
-	mu    sync.Mutex // guards nodes
-	nodes map[*redis.Client]*sender
-}
-
-func newDeployment(client redis.UniversalClient, prefix string) *deployment {
-	d := &deployment{sender: newSender(client, newTopology(client))}
+func newStore(client redis.UniversalClient, prefix string) *store {
+	s := &store{Client: roundtrip.NewClient(client), prefix: prefix}
 	if prefix != "" {
-		d.channel = prefix + rediskey.WakeChannel
+		s.channel = prefix + rediskey.WakeChannel
 	}
-	if d.topology.many() {
-		d.nodes = map[*redis.Client]*sender{}
+	if s.Topology().Kind == roundtrip.Unknown {
+		s.opaque = fmt.Sprintf("%T", client)
 	}
-	return d
-}
-
-// to is the sender for a key.
-func (d *deployment) to(key string) *sender {
-	if !d.topology.known.Load() {
-		return d.sender
-	}
-	node, err := d.topology.node(context.Background(), key)
-	if err != nil {
-		return d.sender
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	s := d.nodes[node]
-	if s == nil {
-		// A node is new when the cluster has changed: the others may have left it, and are made again if not.
-		maps.DeleteFunc(d.nodes, func(_ *redis.Client, s *sender) bool { return time.Since(s.used) > unused && s.isIdle() })
-		s = newSender(d.client, d.topology)
-		d.nodes[node] = s
-	}
-	s.used = time.Now()
 	return s
 }
 
-// run runs a script for a caller who waits.
-func (d *deployment) run(ctx context.Context, sc *script, r *request, mode string, bound time.Duration) (any, sent, error) {
-	return d.to(r.key).do(ctx, d.call(sc, r, mode), bound)
+// Check judges what a lease asks of a single Redis.
+func (s *store) Check(r backend.Request, _ time.Duration) error {
+	if r.Replicas > 0 && s.opaque != "" {
+		return invalid("WithReplicas(%d, %v): the server to be asked is not known, since a client of type %s does not tell what kind of Redis it talks to: "+
+			"give it a method Unwrap() redis.UniversalClient", r.Replicas, r.ReplicasWithin, s.opaque)
+	}
+	return nil
 }
 
-func (d *deployment) acquire(ctx context.Context, r *request, mode string, bound time.Duration) (answer, sent, error) {
-	run, sc := d.run, acquireScript
-	if r.o.replicas > 0 {
-		run = d.runReplicated
-	}
-	if mode == modeAdopt {
-		sc = adoptScript
-	}
-	reply, n, err := run(ctx, sc, r, mode, bound)
+// Tenure begins the life of a token.
+func (s *store) Tenure(r backend.Request) backend.Tenure {
+	return &tenureOfOne{s, r, rediskey.Lock(s.prefix, r.Key)}
+}
+
+// Inspect tells what is known of a lock.
+func (s *store) Inspect(ctx context.Context, key string, bound time.Duration) (backend.View, error) {
+	keys := rediskey.Lock(s.prefix, key)
+	cmd := roundtrip.New(ctx, inspectScript, "", 0, keys[:waitersOfLock]...)
+	reply, _, err := s.Do(ctx, cmd, bound)
 	if err != nil {
-		return answer{}, n, err
+		return backend.View{}, err
 	}
-	a, err := decodeAcquire(reply)
-	return a, n, err
+	return decodeView(reply)
 }
 
-func (d *deployment) renew(ctx context.Context, r *request, bound time.Duration) (int, error) {
-	reply, _, err := d.run(ctx, renewScript, r, "", bound)
-	if err != nil {
-		return 0, err
-	}
-	return decodeInt(reply)
-}
-
-func (d *deployment) renewLater(r *request, then func(*call, int, error)) *call {
-	c := d.call(renewScript, r, "")
-	c.then = func(reply any, err error) {
-		n := 0
-		if err == nil {
-			n, err = decodeInt(reply)
-		}
-		then(c, n, err)
-	}
-	d.to(r.key).put(c)
-	return c
-}
-
-func (d *deployment) lane(r *request) any { return d.to(r.key) }
-
-func (d *deployment) flush() {
-	for _, s := range d.senders() {
-		s.flush()
-	}
-}
-
-// senders returns all of them.
-func (d *deployment) senders() []*sender {
-	if d.nodes == nil {
-		return []*sender{d.sender}
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return append(slices.Collect(maps.Values(d.nodes)), d.sender)
-}
-
-func (d *deployment) withdraw(c *call) bool { return c.withdraw() }
-
-func (d *deployment) release(ctx context.Context, r *request, mode string, bound time.Duration) (int, sent, error) {
-	sc := releaseScript
-	if mode == modeUndo && r.former != "" {
-		sc = adoptScript
-	}
-	reply, n, err := d.run(ctx, sc, r, mode, bound)
-	if err != nil {
-		return 0, n, err
-	}
-	what, err := decodeInt(reply)
-	return what, n, err
-}
-
-func (d *deployment) force(ctx context.Context, r *request, bound time.Duration) (string, error) {
-	reply, _, err := d.run(ctx, releaseScript, r, modeForce, bound)
+// Force takes the lock from whoever holds it.
+func (s *store) Force(ctx context.Context, key string, bound time.Duration) (string, error) {
+	keys := rediskey.Lock(s.prefix, key)
+	cmd := roundtrip.New(ctx, releaseScript, "", 0, keys[:noTombstones]...)
+	cmd.AddToken()
+	cmd.Add("force")
+	s.addWake(cmd, key)
+	reply, _, err := s.Do(ctx, cmd, bound)
 	if token, ok := reply.(string); ok || err != nil {
 		return token, err
 	}
-	_, err = decodeInt(reply)
+	_, err = script.Int(reply)
 	return "", err
 }
 
-func (d *deployment) inspect(ctx context.Context, r *request, bound time.Duration) (LockState, error) {
-	reply, _, err := d.run(ctx, inspectScript, r, "", bound)
+// addWake adds the channel on which a script tells a waiter of its grant, if the script does not know it.
+func (s *store) addWake(cmd *roundtrip.Command, key string) {
+	switch t := s.Topology(); {
+	case t.Many():
+		// There a channel belongs to a key, and goes where the key is.
+		cmd.Add(string(append(rediskey.Derive(nil, s.prefix, rediskey.Wake, key), ':')))
+		if t.Kind == roundtrip.Cluster {
+			cmd.Add("SPUBLISH")
+		}
+	case s.channel != nil:
+		cmd.Add(s.channel)
+	}
+}
+
+// tenureOfOne is what a token has on a single Redis: nothing but the token.
+type tenureOfOne struct {
+	s *store
+	backend.Request
+	keys rediskey.Keys
+}
+
+// command begins a run of a script on the first n keys, with the token as its first argument.
+func (t *tenureOfOne) command(ctx context.Context, sc *script.Script, n int) *roundtrip.Command {
+	cmd := roundtrip.New(ctx, sc, t.Token, t.PX, t.keys[:n]...)
+	cmd.AddToken()
+	return cmd
+}
+
+// Acquire sends one attempt.
+func (t *tenureOfOne) Acquire(ctx context.Context, how backend.Mode, bound time.Duration) (backend.Answer, int, error) {
+	var cmd *roundtrip.Command
+	if how == backend.Adopt {
+		cmd = t.adoption(ctx)
+	} else {
+		cmd = t.command(ctx, acquireScript, allOfTheKeys)
+		cmd.AddMillis()
+		cmd.Add(acquireModes[how])
+		t.s.addWake(cmd, t.Key)
+	}
+	reply, writes, err := t.send(ctx, cmd, bound)
 	if err != nil {
-		return LockState{}, err
+		return backend.Answer{}, writes, err
 	}
-	return decodeState(r.key, reply)
+	a, err := decodeAcquire(reply)
+	return a, writes, err
 }
 
-func (d *deployment) close(ctx context.Context) bool {
-	landed := true
-	for _, s := range d.senders() {
-		landed = s.close(ctx) && landed
+// send sends an attempt, and waits for the replicas if it is to.
+func (t *tenureOfOne) send(ctx context.Context, cmd *roundtrip.Command, bound time.Duration) (reply any, writes int, _ error) {
+	if t.Replicas == 0 {
+		return t.s.Do(ctx, cmd, bound)
 	}
-	return landed
+	var renewal *roundtrip.Command
+	if t.s.Topology().Many() {
+		renewal = t.renewal(ctx, false)
+	}
+	return t.s.DoReplicated(ctx, cmd, renewal, roundtrip.Ack{Replicas: t.Replicas, Within: t.ReplicasWithin}, bound)
 }
 
-// call prepares the run of a script.
-func (d *deployment) call(sc *script, r *request, mode string) *call {
-	keys := r.lockKeys()
-	c := newCall(context.Background(), sc, r, keys[:sc.keys(r, mode)]...)
-	if sc != inspectScript {
-		c.add(&c.token)
+// adoption is a run of adopt.lua.
+func (t *tenureOfOne) adoption(ctx context.Context) *roundtrip.Command {
+	cmd := t.command(ctx, adoptScript, allOfTheKeys)
+	cmd.AddMillis()
+	cmd.Add(roundtrip.Secret(t.Former))
+	return cmd
+}
+
+// renewal is a run of renew.lua.
+func (t *tenureOfOne) renewal(ctx context.Context, countWaiters bool) *roundtrip.Command {
+	n := lockAlone
+	if countWaiters {
+		n = allOfTheKeys
 	}
-	if sc == acquireScript || sc == renewScript || sc == adoptScript {
-		c.add(&c.px)
+	cmd := t.command(ctx, renewScript, n)
+	cmd.AddMillis()
+	return cmd
+}
+
+// Renew puts the full time back.
+func (t *tenureOfOne) Renew(ctx context.Context, countWaiters bool, bound time.Duration) (int, error) {
+	reply, _, err := t.s.Do(ctx, t.renewal(ctx, countWaiters), bound)
+	if err != nil {
+		return 0, err
 	}
-	if sc == adoptScript {
-		c.add(formerToken(r))
-		if mode == modeUndo {
-			c.add(modes[mode])
+	return script.Int(reply)
+}
+
+// RenewLater queues a renewal.
+func (t *tenureOfOne) RenewLater(countWaiters bool, then func(backend.Pending, int, error)) backend.Pending {
+	cmd := t.renewal(context.Background(), countWaiters)
+	cmd.Then(func(reply any, err error) {
+		n := 0
+		if err == nil {
+			n, err = script.Int(reply)
+		}
+		then(cmd, n, err)
+	})
+	t.s.Queue(cmd)
+	return cmd
+}
+
+// Lane names the server of the key.
+func (t *tenureOfOne) Lane() any { return t.s.Lane(t.Key) }
+
+// Release gives back what the token has.
+func (t *tenureOfOne) Release(ctx context.Context, how backend.How, bound time.Duration) (found, writes int, _ error) {
+	var cmd *roundtrip.Command
+	switch how {
+	case backend.Return:
+		cmd = t.adoption(ctx)
+		cmd.Add("cancel")
+	case backend.Plain:
+		cmd = t.release(ctx, how, noTombstones)
+	default:
+		cmd = t.release(ctx, how, allOfTheKeys)
+	}
+	reply, writes, err := t.s.Do(ctx, cmd, bound)
+	if err != nil {
+		return 0, writes, err
+	}
+	found, err = script.Int(reply)
+	return found, writes, err
+}
+
+// release is a run of release.lua.
+func (t *tenureOfOne) release(ctx context.Context, how backend.How, n int) *roundtrip.Command {
+	cmd := t.command(ctx, releaseScript, n)
+	cmd.Add(releaseModes[how])
+	t.s.addWake(cmd, t.Key)
+	return cmd
+}
+
+// Detach has nothing to do: a renewal that is on its way only lengthens the time of the key.
+func (t *tenureOfOne) Detach() {}
+
+// decodeAcquire reads a reply of acquire.lua or adopt.lua: an integer, its digits, or a list.
+func decodeAcquire(reply any) (a backend.Answer, err error) {
+	list, ok := reply.([]any)
+	if !ok {
+		a.Fence, err = script.FencingToken(reply)
+		_, isText := reply.(string)
+		a.State, a.Found = backend.Granted, isText && a.Fence < 1<<53
+		return a, err
+	}
+	state := ""
+	if len(list) > 0 {
+		state, _ = list[0].(string)
+	}
+	switch {
+	case state == "GONE" && len(list) == 1:
+		a.State = backend.Gone
+		return a, nil
+	case state == "GONE" && len(list) == 2:
+		a.State = backend.Gone
+		if a.Why, err = script.Int(list[1]); err == nil && a.Why < 0 {
+			return a, nil
+		}
+	case state == "HELD" && len(list) == 2:
+		a.State = backend.Held
+		return a, decodeLeft(&a, list[1])
+	case state == "WAITING" && len(list) == 6:
+		a.State = backend.Waiting
+		return a, decodeWaiting(&a, list)
+	}
+	return backend.Answer{}, fmt.Errorf("%w: %v to acquire", fault.ErrReply, reply)
+}
+
+func decodeWaiting(a *backend.Answer, list []any) (err error) {
+	if a.Fence, err = script.FencingToken(list[1]); err != nil {
+		return err
+	}
+	if err = decodeLeft(a, list[2]); err != nil {
+		return err
+	}
+	if a.Rank, err = script.Int(list[3]); err != nil {
+		return err
+	}
+	if a.Now, err = script.FencingToken(list[4]); err != nil { // the server's time, which most fencing tokens are
+		return err
+	}
+	foreign, err := script.Int(list[5])
+	a.Foreign = foreign == 1
+	return err
+}
+
+func decodeLeft(a *backend.Answer, reply any) (err error) {
+	a.Uncleared = reply == any(int64(-2))
+	a.Left, a.Forever, err = script.PTTL(reply)
+	return err
+}
+
+// decodeView reads the reply of inspect.lua.
+func decodeView(reply any) (v backend.View, err error) {
+	list, ok := reply.([]any)
+	if !ok || len(list) != 4 {
+		return v, fmt.Errorf("%w: %v to inspect", fault.ErrReply, reply)
+	}
+	holder, _ := list[0].(string)
+	left, forever, err := script.PTTL(list[1])
+	if err != nil {
+		return v, err
+	}
+	if ms, _ := list[1].(int64); ms != -2 {
+		v.Held, v.Owner, v.Left = true, token.Owner(holder), left
+		if forever {
+			v.Left = -1
 		}
 	}
-	if sc == acquireScript || sc == releaseScript {
-		c.add(modes[mode])
-		switch {
-		case d.topology.many():
-			// There a channel belongs to a key, and goes where the key is.
-			c.add(string(append(rediskey.Derive(nil, r.o.prefix, rediskey.Wake, r.key), ':')))
-			if d.topology.kind == clusterKind {
-				c.add("SPUBLISH")
-			}
-		case d.channel != nil:
-			c.add(d.channel)
+	if list[2] != "" {
+		if v.Fence, err = script.FencingToken(list[2]); err != nil {
+			return backend.View{}, err
 		}
 	}
-	return c
+	v.Waiters, err = script.Int(list[3])
+	return v, err
 }

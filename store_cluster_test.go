@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/go-leasehold/leasehold/internal/backend"
+	"github.com/go-leasehold/leasehold/internal/fault"
 	"github.com/go-leasehold/leasehold/internal/rediskey"
 	"github.com/go-leasehold/leasehold/internal/redistest"
 )
@@ -29,51 +31,40 @@ func oneNodeCluster(t *testing.T, opts ...func(*redis.ClusterOptions)) (*redis.C
 	return cluster, node
 }
 
-func TestANodeOfAClusterHasASenderOfItsOwn(t *testing.T) {
-	cluster, node := oneNodeCluster(t)
+func TestTheScriptsRunOnANodeOfACluster(t *testing.T) {
+	cluster, _ := oneNodeCluster(t)
 	d := storeOn(t, cluster)
 	for i := range 3 {
 		r := testRequest(fmt.Sprint("k", i))
-		a, n, err := d.acquire(t.Context(), r, modeTry, callBound)
+		a, n, err := d.Tenure(r).Acquire(t.Context(), backend.Try, callBound)
 		require.NoError(t, err)
-		assert.Equal(t, granted, a.state)
+		assert.Equal(t, backend.Granted, a.State)
 		assert.EqualValues(t, 1, n)
-		state, err := d.inspect(t.Context(), r, callBound)
+		state, err := d.Inspect(t.Context(), r.Key, callBound)
 		require.NoError(t, err)
 		assert.True(t, state.Held)
 		answered := make(chan int, 1)
-		d.renewLater(r, func(_ *call, waiters int, err error) {
+		d.Tenure(r).RenewLater(false, func(_ backend.Pending, waiters int, err error) {
 			assert.NoError(t, err)
 			answered <- waiters
 		})
-		d.flush()
+		d.Flush()
 		assert.Zero(t, <-answered)
-		what, _, err := d.release(t.Context(), r, modeRelease, callBound)
+		what, _, err := d.Tenure(r).Release(t.Context(), backend.Plain, callBound)
 		require.NoError(t, err)
-		assert.Equal(t, releasedLock, what)
+		assert.Equal(t, backend.ReleasedLock, what)
 	}
-	require.Len(t, d.nodes, 1)
-	assert.NotNil(t, d.nodes[node])
-
-	// Those of nodes that have left are forgotten when a new one comes.
-	_, gone := redistest.Mini(t)
-	d.nodes = map[*redis.Client]*sender{gone: newSender(cluster, d.topology)}
-	_, _, err := d.acquire(t.Context(), testRequest("k"), modeTry, callBound)
-	require.NoError(t, err)
-	require.Len(t, d.nodes, 1)
-	assert.NotNil(t, d.nodes[node])
-	assert.True(t, d.close(t.Context()))
+	assert.True(t, d.Close(t.Context()))
 }
 
 func TestAClusterWithoutAnyNodeIsServerTrouble(t *testing.T) {
 	cluster, _ := oneNodeCluster(t)
 	d := storeOn(t, cluster)
 	require.NoError(t, cluster.Close())
-	for _, o := range []*options{{}, {replicas: 1, replicasIn: time.Second}} {
+	for replicas := range 2 {
 		r := testRequest("k")
-		r.o = o
-		d.topology.known.Store(true)
-		_, _, err := d.acquire(t.Context(), r, modeTry, callBound)
+		r.Replicas, r.ReplicasWithin = replicas, time.Second
+		_, _, err := d.Tenure(r).Acquire(t.Context(), backend.Try, callBound)
 		require.ErrorIs(t, err, redis.ErrClosed)
 	}
 }
@@ -85,34 +76,34 @@ func TestReplicasAcknowledgeAnAcquire(t *testing.T) {
 	replica := redistest.Replica(t, s)
 	c := s.Client()
 	d := storeOn(t, c)
-	wants := func(key string, replicas int, within time.Duration) *request {
+	wants := func(key string, replicas int, within time.Duration) backend.Request {
 		r := testRequest(key)
-		r.o = &options{replicas: replicas, replicasIn: within}
+		r.Replicas, r.ReplicasWithin = replicas, within
 		return r
 	}
 	for range 2 { // once with EVAL, once with EVALSHA, and again for the same token
-		a, n, err := d.acquire(t.Context(), wants("k", 1, time.Second), modeTry, callBound)
+		a, n, err := d.Tenure(wants("k", 1, time.Second)).Acquire(t.Context(), backend.Try, callBound)
 		require.NoError(t, err)
-		assert.Equal(t, granted, a.state)
+		assert.Equal(t, backend.Granted, a.State)
 		assert.EqualValues(t, 1, n)
 		assert.EqualValues(t, 1, replica.Client().Exists(t.Context(), "k").Val())
 	}
 	other := wants("k", 1, time.Second)
-	other.token = "other"
-	a, _, err := d.acquire(t.Context(), other, modeTry, callBound)
+	other.Token = "other"
+	a, _, err := d.Tenure(other).Acquire(t.Context(), backend.Try, callBound)
 	require.NoError(t, err)
-	assert.Equal(t, held, a.state)
+	assert.Equal(t, backend.Held, a.State)
 
 	replica.Stop()
-	_, n, err := d.acquire(t.Context(), wants("k2", 1, 20*time.Millisecond), modeTry, callBound)
-	var replicas *replicasError
+	_, n, err := d.Tenure(wants("k2", 1, 20*time.Millisecond)).Acquire(t.Context(), backend.Try, callBound)
+	var replicas *fault.Replicas
 	require.ErrorAs(t, err, &replicas)
 	assert.EqualError(t, err, "0 of the 1 replicas that WithReplicas wants acknowledged within 20ms")
-	assert.False(t, transient(err))
+	assert.False(t, fault.Transient(err))
 	assert.EqualValues(t, 1, n, "there is something to be undone")
-	a, _, err = d.acquire(t.Context(), other, modeTry, callBound)
+	a, _, err = d.Tenure(other).Acquire(t.Context(), backend.Try, callBound)
 	require.NoError(t, err)
-	assert.Equal(t, held, a.state)
+	assert.Equal(t, backend.Held, a.State)
 	replica.Cont()
 }
 
@@ -120,14 +111,14 @@ func TestTooFewReplicasOnMiniredis(t *testing.T) {
 	_, c := redistest.Mini(t)
 	d := storeOn(t, c)
 	r := testRequest("k")
-	r.o = &options{replicas: 2, replicasIn: time.Millisecond}
-	_, n, err := d.acquire(t.Context(), r, modeTry, callBound)
+	r.Replicas, r.ReplicasWithin = 2, time.Millisecond
+	_, n, err := d.Tenure(r).Acquire(t.Context(), backend.Try, callBound)
 	assert.EqualError(t, err, "0 of the 2 replicas that WithReplicas wants acknowledged within 1ms")
 	assert.EqualValues(t, 1, n)
-	r.token = "other"
-	a, _, err := d.acquire(t.Context(), r, modeTry, callBound)
+	r.Token = "other"
+	a, _, err := d.Tenure(r).Acquire(t.Context(), backend.Try, callBound)
 	require.NoError(t, err)
-	assert.Equal(t, held, a.state)
+	assert.Equal(t, backend.Held, a.State)
 }
 
 // keyOn is a key of one of a cluster's nodes.
@@ -157,7 +148,9 @@ func TestTheNodesOfAClusterDoNotHoldUpEachOther(t *testing.T) {
 		}
 		return n
 	}
-	l := process(t, cluster.Client())
+	client, trips := cluster.Client(), &redistest.Trips{}
+	client.AddHook(trips)
+	l := process(t, client)
 	section := func(key string) error {
 		x, err := l.TryAcquire(t.Context(), key, time.Minute)
 		if err == nil {
@@ -181,25 +174,12 @@ func TestTheNodesOfAClusterDoNotHoldUpEachOther(t *testing.T) {
 	}
 	defer hanging.Wait()
 	defer cluster.Nodes[0].Cont()
-	require.Eventually(t, func() bool { return l.store.(*deployment).isBusy() }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return trips.Under() >= freeFlights }, 10*time.Second, time.Millisecond)
 	for i := range 50 {
 		begun := time.Now()
 		require.NoError(t, section(keyOn(cluster, 1+i%2, i)))
 		require.Less(t, time.Since(begun), time.Second, "a node that does not answer holds up another")
 	}
-}
-
-// isBusy reports whether some node has all its free round trips under way.
-func (d *deployment) isBusy() bool {
-	for _, s := range d.senders() {
-		s.mu.Lock()
-		busy := s.flights >= freeFlights
-		s.mu.Unlock()
-		if busy {
-			return true
-		}
-	}
-	return false
 }
 
 // go-redis looks once a minute where the slots are.

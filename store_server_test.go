@@ -13,6 +13,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/go-leasehold/leasehold/internal/backend"
+	"github.com/go-leasehold/leasehold/internal/fault"
 	"github.com/go-leasehold/leasehold/internal/redistest"
 )
 
@@ -27,8 +29,8 @@ func refusedFor(t *testing.T, err error, code string) {
 	var server redis.Error
 	require.ErrorAs(t, err, &server)
 	assert.True(t, redis.HasErrorPrefix(err, code), "%v", err)
-	assert.True(t, transient(err), "%v", err)
-	assert.True(t, unavailable(err), "%v", err)
+	assert.True(t, fault.Transient(err), "%v", err)
+	assert.True(t, fault.Unavailable(err), "%v", err)
 }
 
 // keysOf is the keyspace, each key with its TTL in whole seconds.
@@ -44,7 +46,7 @@ func keysOf(t *testing.T, c *redis.Client) map[string]int {
 func TestAnUncontendedCycleIsTwoCommandsInTwoRoundTrips(t *testing.T) {
 	t.Parallel()
 	c := redistest.Server(t).Client()
-	log := &trips{}
+	log := &redistest.Trips{}
 	c.AddHook(log)
 	l := New(c)
 	defer l.Close()
@@ -55,12 +57,12 @@ func TestAnUncontendedCycleIsTwoCommandsInTwoRoundTrips(t *testing.T) {
 	}
 	cycle() // teaches the server the scripts
 	require.NoError(t, c.ConfigResetStat(t.Context()).Err())
-	log.sizes = nil
+	log.Sizes = nil
 	const n = 10
 	for range n {
 		cycle()
 	}
-	assert.Equal(t, slices.Repeat([]int{1}, 2*n), log.sizes)
+	assert.Equal(t, slices.Repeat([]int{1}, 2*n), log.Sizes)
 	stats := c.Info(t.Context(), "commandstats").Val()
 	assert.Contains(t, stats, fmt.Sprintf("cmdstat_evalsha:calls=%d,", 2*n))
 	assert.NotContains(t, stats, "cmdstat_eval:")
@@ -69,56 +71,56 @@ func TestAnUncontendedCycleIsTwoCommandsInTwoRoundTrips(t *testing.T) {
 func TestFullServerRefusesNewLocksAndNothingElse(t *testing.T) {
 	t.Parallel()
 	c := redistest.Server(t).Client(once)
-	ctx, d, o := t.Context(), storeOn(t, c), &options{}
-	mine := &request{key: "k", token: "AAAAAAAAAAAAAAAA.mine", px: 60_000, o: o, curious: true}
-	next := &request{key: "k", token: "AAAAAAAAAAAAAAAA.next", px: 60_000, o: o}
-	other := &request{key: "k", token: "AAAAAAAAAAAAAAAA.other", px: 60_000, o: o}
-	for _, r := range []*request{mine, next} {
-		_, _, err := d.acquire(ctx, r, modeJoin, callBound)
+	ctx, d := t.Context(), storeOn(t, c)
+	mine := backend.Request{Key: "k", Token: "AAAAAAAAAAAAAAAA.mine", PX: 60_000}
+	next := backend.Request{Key: "k", Token: "AAAAAAAAAAAAAAAA.next", PX: 60_000}
+	other := backend.Request{Key: "k", Token: "AAAAAAAAAAAAAAAA.other", PX: 60_000}
+	for _, r := range []backend.Request{mine, next} {
+		_, _, err := d.Tenure(r).Acquire(ctx, backend.Join, callBound)
 		require.NoError(t, err)
 	}
 	require.NoError(t, c.ConfigSet(ctx, "maxmemory", "1").Err())
 	before := keysOf(t, c)
 
-	for _, mode := range []string{modeTry, modeJoin} {
-		free := &request{key: "free", token: "AAAAAAAAAAAAAAAA.free", px: 60_000, o: o}
-		_, _, err := d.acquire(ctx, free, mode, callBound)
+	for _, mode := range []backend.Mode{backend.Try, backend.Join} {
+		free := backend.Request{Key: "free", Token: "AAAAAAAAAAAAAAAA.free", PX: 60_000}
+		_, _, err := d.Tenure(free).Acquire(ctx, mode, callBound)
 		refusedFor(t, err, "OOM")
 	}
-	_, _, err := d.acquire(ctx, other, modeJoin, callBound)
+	_, _, err := d.Tenure(other).Acquire(ctx, backend.Join, callBound)
 	refusedFor(t, err, "OOM")
-	ans, _, err := d.acquire(ctx, other, modeTry, callBound)
+	ans, _, err := d.Tenure(other).Acquire(ctx, backend.Try, callBound)
 	require.NoError(t, err)
-	assert.Equal(t, held, ans.state)
+	assert.Equal(t, backend.Held, ans.State)
 	assert.Equal(t, before, keysOf(t, c))
 
-	waiters, err := d.renew(ctx, mine, callBound)
+	waiters, err := d.Tenure(mine).Renew(ctx, true, callBound)
 	require.NoError(t, err)
 	assert.Equal(t, 1, waiters)
-	adopter := &request{key: "k", token: "AAAAAAAAAAAAAAAA.adopter", former: mine.token, px: 60_000, o: o}
-	_, _, err = d.acquire(ctx, adopter, modeAdopt, callBound)
+	adopter := backend.Request{Key: "k", Token: "AAAAAAAAAAAAAAAA.adopter", Former: mine.Token, PX: 60_000}
+	_, _, err = d.Tenure(adopter).Acquire(ctx, backend.Adopt, callBound)
 	refusedFor(t, err, "OOM")
-	assert.Equal(t, mine.token, c.Get(ctx, "k").Val(), "the lease is as it was")
+	assert.Equal(t, mine.Token, c.Get(ctx, "k").Val(), "the lease is as it was")
 	require.NoError(t, c.ConfigSet(ctx, "maxmemory", "0").Err())
-	_, _, err = d.acquire(ctx, adopter, modeAdopt, callBound)
+	_, _, err = d.Tenure(adopter).Acquire(ctx, backend.Adopt, callBound)
 	require.NoError(t, err)
 	require.NoError(t, c.ConfigSet(ctx, "maxmemory", "1").Err())
-	_, _, err = d.release(ctx, adopter, modeUndo, callBound)
+	_, _, err = d.Tenure(adopter).Release(ctx, backend.Return, callBound)
 	require.NoError(t, err)
-	assert.Equal(t, mine.token, c.Get(ctx, "k").Val(), "what was adopted in vain is given back")
-	what, _, err := d.release(ctx, other, modeUndo, callBound)
+	assert.Equal(t, mine.Token, c.Get(ctx, "k").Val(), "what was adopted in vain is given back")
+	what, _, err := d.Tenure(other).Release(ctx, backend.Cancel, callBound)
 	require.NoError(t, err)
-	assert.Equal(t, heldByOther, what)
-	what, _, err = d.release(ctx, mine, modeRelease, callBound)
+	assert.Equal(t, backend.HeldByOther, what)
+	what, _, err = d.Tenure(mine).Release(ctx, backend.Plain, callBound)
 	require.NoError(t, err)
-	assert.Equal(t, releasedLock, what)
-	assert.Equal(t, next.token, c.Get(ctx, "k").Val(), "not handed to the waiter")
-	what, _, err = d.release(ctx, next, modeUndo, callBound)
+	assert.Equal(t, backend.ReleasedLock, what)
+	assert.Equal(t, next.Token, c.Get(ctx, "k").Val(), "not handed to the waiter")
+	what, _, err = d.Tenure(next).Release(ctx, backend.Cancel, callBound)
 	require.NoError(t, err)
-	assert.Equal(t, releasedLock, what)
-	ans, _, err = d.acquire(ctx, next, modeJoin, callBound)
+	assert.Equal(t, backend.ReleasedLock, what)
+	ans, _, err = d.Tenure(next).Acquire(ctx, backend.Join, callBound)
 	require.NoError(t, err)
-	assert.Equal(t, gone, ans.state, "the tombstone is missing")
+	assert.Equal(t, backend.Gone, ans.State, "the tombstone is missing")
 	for key, ttl := range keysOf(t, c) {
 		assert.Positive(t, ttl, key)
 	}
@@ -247,7 +249,7 @@ func TestRightsOfTheUser(t *testing.T) {
 				var server redis.Error
 				require.ErrorAs(t, err, &server, e.name)
 				assert.True(t, redis.HasErrorPrefix(err, "NOPERM"), "%s: %v", e.name, err)
-				assert.False(t, transient(err), e.name)
+				assert.False(t, fault.Transient(err), e.name)
 				assert.Empty(t, kindsOf(err))
 			}
 			require.NoError(t, l.Close())
@@ -264,16 +266,16 @@ func TestFencingTokensRiseWhateverHappensToTheServer(t *testing.T) {
 		t.Helper()
 		d := storeOn(t, c)
 		for i := range 3 {
-			r := &request{key: "k", token: fmt.Sprint(after, i), px: 60_000, o: &options{}}
-			ans, _, err := d.acquire(ctx, r, modeTry, callBound)
+			r := backend.Request{Key: "k", Token: fmt.Sprint(after, i), PX: 60_000}
+			ans, _, err := d.Tenure(r).Acquire(ctx, backend.Try, callBound)
 			require.NoError(t, err, after)
-			require.Equal(t, granted, ans.state, after)
-			require.Greater(t, ans.fence, last, after)
-			again, _, err := d.acquire(ctx, r, modeTry, callBound)
+			require.Equal(t, backend.Granted, ans.State, after)
+			require.Greater(t, ans.Fence, last, after)
+			again, _, err := d.Tenure(r).Acquire(ctx, backend.Try, callBound)
 			require.NoError(t, err)
-			require.Equal(t, ans.fence, again.fence, after)
-			last = ans.fence
-			_, _, err = d.release(ctx, r, modeRelease, callBound)
+			require.Equal(t, ans.Fence, again.Fence, after)
+			last = ans.Fence
+			_, _, err = d.Tenure(r).Release(ctx, backend.Plain, callBound)
 			require.NoError(t, err, after)
 		}
 		assert.Positive(t, c.PTTL(ctx, "leasehold:fence:{k}").Val(), after)

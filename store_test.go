@@ -9,8 +9,10 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/go-leasehold/leasehold/internal/backend"
 	"github.com/go-leasehold/leasehold/internal/rediskey"
 	"github.com/go-leasehold/leasehold/internal/redistest"
+	"github.com/go-leasehold/leasehold/internal/script"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -102,15 +104,15 @@ func onScriptServers(t *testing.T, test func(t *testing.T, s scriptServer)) {
 }
 
 // storeOn is the store of a Locker on the client.
-func storeOn(t testing.TB, client redis.UniversalClient) *deployment {
+func storeOn(t testing.TB, client redis.UniversalClient) *store {
 	l := New(client)
 	t.Cleanup(func() { _ = l.Close() })
-	return l.store.(*deployment)
+	return l.backend.(*store)
 }
 
 // runScriptCases runs the cases of a script, and those of one that issues fencing tokens as on Redis 6.0 as well.
-func runScriptCases(t *testing.T, s scriptServer, sc *script, mode string, cases ...scriptCase) {
-	if strings.Contains(sc.src, "'KEEPTTL', 'GET'") && !s.sixZero {
+func runScriptCases(t *testing.T, s scriptServer, sc *script.Script, mode string, cases ...scriptCase) {
+	if strings.Contains(sc.Src, "'KEEPTTL', 'GET'") && !s.sixZero {
 		old := s
 		old.sixZero = true
 		runScriptCases(t, old, sc, mode, cases...)
@@ -184,14 +186,10 @@ func (r *scriptRun) arranged(tt scriptCase) string {
 }
 
 // run runs the script behind its arrangement.
-func (r *scriptRun) run(d *deployment, sc *script, mode string, tt scriptCase) (reply, after string) {
+func (r *scriptRun) run(d *store, sc *script.Script, mode string, tt scriptCase) (reply, after string) {
 	token := map[string]string{"": "me", "-": ""}[tt.token]
-	c := d.call(sc, &request{key: "k", token: token, former: "former", px: 10_000, o: &options{}, curious: !tt.plain}, mode)
-	args := c.args[:c.n]
-	if tt.px != nil {
-		args[slices.Index(args, any(&c.px))] = tt.px
-	}
-	args[0], args[1] = "eval", r.prelude(tt)+sc.src
+	args := scriptArgs(sc, mode, token, tt)
+	args[1] = r.prelude(tt) + sc.Src
 	ctx := r.t.Context()
 	require.NoError(r.t, r.client.FlushAll(ctx).Err())
 	got, err := r.client.Do(ctx, args...).Result()
@@ -200,6 +198,35 @@ func (r *scriptRun) run(d *deployment, sc *script, mode string, tt scriptCase) (
 		return "error: " + err.Error(), after
 	}
 	return r.text(got), after
+}
+
+// scriptArgs is the EVAL of a script: what the protocol says, whatever the client sends.
+func scriptArgs(sc *script.Script, mode, token string, tt scriptCase) []any {
+	keys := rediskey.Lock("", "k")
+	px := tt.px
+	if px == nil {
+		px = 10_000
+	}
+	n, args := len(keys), []any{token, px}
+	switch sc {
+	case acquireScript:
+		args = append(args, mode)
+	case adoptScript:
+		if args = append(args, "former"); mode == "cancel" {
+			args = append(args, mode)
+		}
+	case renewScript:
+		if tt.plain {
+			n = 1
+		}
+	case releaseScript:
+		if args = []any{token, mode}; mode == "release" || mode == "force" {
+			n = 4
+		}
+	case inspectScript:
+		n, args = 4, nil
+	}
+	return append(append([]any{"eval", sc.Src, n}, keys[:n]...), args...)
 }
 
 // text writes a reply. Times are written as distances from the moment at which the script ran.
@@ -328,14 +355,18 @@ func TestScriptsCheckTheirArgumentsBeforeTheyWrite(t *testing.T) {
 			bad.reply, bad.after = "ERR", "="
 			for _, state := range []string{"", "holds('me', 30000)", "waits('me', 1000) waits('b', 1000)"} {
 				bad.arrange = state
-				for _, mode := range []string{modeTry, modeJoin, modeLook} {
+				for _, mode := range []string{"try", "join", "poll"} {
 					runScriptCases(t, s, acquireScript, mode, bad)
 				}
-				for _, mode := range []string{modeAdopt, modeUndo} {
+				for _, mode := range []string{"adopt", "cancel"} {
 					runScriptCases(t, s, adoptScript, mode, bad)
 				}
 				runScriptCases(t, s, renewScript, "", bad)
 			}
 		}
 	})
+}
+
+func testRequest(key string) backend.Request {
+	return backend.Request{Key: key, Token: "AAAAAAAAAAAAAAAA." + key, PX: 60_000}
 }

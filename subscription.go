@@ -5,6 +5,8 @@ import (
 	"net"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/fault"
+	"github.com/go-leasehold/leasehold/internal/roundtrip"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -60,18 +62,18 @@ func (u *subscription) run() {
 		if strikes++; !struck {
 			strikes = 0
 		}
-		pause := backoff(failures)
-		if strikes >= maxStrikes || is[redis.Error](err) && !transient(err) {
+		pause := fault.Backoff(failures)
+		if strikes >= maxStrikes || fault.Has[redis.Error](err) && !fault.Transient(err) {
 			pause = refused
 		}
-		_ = w.apart(func() error { w.topology.refresh(); return nil })
+		_ = w.apart(func() error { w.topology.Refresh(); return nil })
 		timer := time.NewTimer(pause)
 		select {
 		case <-w.ctx.Done():
 		case <-timer.C:
 		}
 		timer.Stop()
-		if w.topology.many() {
+		if w.topology.Many() {
 			_ = w.apart(func() error { u.move(); return nil })
 		}
 	}
@@ -113,7 +115,7 @@ func (u *subscription) attempt() (struck bool, err error) {
 			asked = true
 			_ = pubsub.Ping(w.ctx)
 		default:
-			return struck && !is[redis.Error](err), err
+			return struck && !fault.Has[redis.Error](err), err
 		}
 		if time.Since(sorted) >= quiet {
 			sorted = time.Now()
@@ -130,7 +132,7 @@ func (u *subscription) attempt() (struck bool, err error) {
 func (u *subscription) open() *redis.PubSub {
 	w := u.w
 	switch {
-	case w.topology.kind == unknownKind:
+	case w.topology.Kind == roundtrip.Unknown:
 		return w.client.Subscribe(w.ctx, w.channel)
 	case u.node == nil:
 		return w.client.Subscribe(w.ctx)
@@ -139,7 +141,7 @@ func (u *subscription) open() *redis.PubSub {
 }
 
 // isSharded reports whether the channels belong to the slots of a cluster, which passes on no message to its other nodes.
-func (u *subscription) isSharded() bool { return u.w.topology.kind == clusterKind }
+func (u *subscription) isSharded() bool { return u.w.topology.Kind == roundtrip.Cluster }
 
 // add subscribes to channels one by one: those of a cluster need not be in one slot.
 func (u *subscription) add(pubsub *redis.PubSub, channels ...string) error {

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-leasehold/leasehold/internal/redistest"
+	"github.com/go-leasehold/leasehold/internal/roundtrip"
 )
 
 // onSubscribe answers SUBSCRIBE in the server's place while it reports that it has; it returns how often it was asked.
@@ -180,7 +181,7 @@ func TestALockThatIsFoundTakenNeedNotBeAMessageMissed(t *testing.T) {
 		w.take("free", time.Hour)
 		c = waiting("free")
 		time.Sleep(100 * time.Millisecond)
-		q.fault.Next(1, runOf(acquireScript, modeLook)).Lose(errNetwork)
+		q.fault.Next(1, runOf(acquireScript, "poll")).Lose(errNetwork)
 		w.m.Del("free")
 		require.NoError(t, (<-c).err)
 		assert.Zero(t, q.missed())
@@ -371,7 +372,7 @@ func TestAServerThatCannotBeFoundLeavesTheWaitersToTheTick(t *testing.T) {
 			inBubble(t, func(t *testing.T, w *world) {
 				q := w.party()
 				asked := 0
-				q.wakes.topology = &topology{kind: ringKind, find: func(context.Context, string) (*redis.Client, error) { asked++; return find() }}
+				q.wakes.topology = roundtrip.NewClient(lostRing{nil, func() (*redis.Client, error) { asked++; return find() }}).Topology()
 				w.take("k", 10*time.Second)
 				x, err := q.Acquire(t.Context(), "k", time.Minute)
 				require.NoError(t, err)
@@ -382,3 +383,11 @@ func TestAServerThatCannotBeFoundLeavesTheWaitersToTheTick(t *testing.T) {
 		})
 	}
 }
+
+// lostRing is a ring whose servers are found by a function.
+type lostRing struct {
+	redis.UniversalClient
+	find func() (*redis.Client, error)
+}
+
+func (r lostRing) GetShardClientForKey(string) (*redis.Client, error) { return r.find() }

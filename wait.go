@@ -8,11 +8,14 @@ import (
 	mathrand "math/rand/v2"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/backend"
 	"github.com/go-leasehold/leasehold/internal/clock"
+	"github.com/go-leasehold/leasehold/internal/fault"
+	"github.com/go-leasehold/leasehold/internal/token"
 )
 
 // How an Acquire waits. Two lines stand behind each other: the gate, in which the goroutines of this process wait for
-// one another, and the line in Redis (line.lua), in which one of them at a time stands for the key. So a process with a
+// one another, and the line in Redis (handover.lua), in which one of them at a time stands for the key. So a process with a
 // thousand waiters takes its turns with one that has a single waiter, and costs Redis no more.
 
 const (
@@ -30,11 +33,11 @@ const (
 // wait is Acquire's way to the lock.
 func (l *Locker) wait(ctx context.Context, a *attempt) (*Lease, Wake, error) {
 	if ctx.Err() != nil {
-		return nil, "", ended(ctx, nil)
+		return nil, "", fault.Ended(ctx, nil)
 	}
 	l.stats.waiting.Add(1)
 	defer l.stats.waiting.Add(-1)
-	reason, err := l.gates.enter(ctx, l.closing.Done(), a.key)
+	reason, err := l.gates.enter(ctx, l.closing.Done(), a.asks.Key)
 	if err != nil {
 		return nil, "", err
 	}
@@ -47,18 +50,17 @@ func (l *Locker) wait(ctx context.Context, a *attempt) (*Lease, Wake, error) {
 		x, err := stand(ctx)
 		if err == nil && x == nil {
 			if s.stray {
-				r := a.request
-				l.calls.Go(func() { l.undo(r) })
+				l.discard(a, nil, nil)
 			}
-			a.token = l.newToken(a.o.owner) // a stay that was over is never taken up again
+			a.renew(l) // a stay that was over is never taken up again
 			reason = s.reason
 			continue
 		}
 		if err == nil || !s.sent {
-			l.gates.leave(a.key)
+			l.gates.leave(a.asks.Key)
 		} else {
 			// The next one's turn comes when this one's outcome is known, or has stopped mattering.
-			l.discard(a.request, err, func() { l.gates.leave(a.key) })
+			l.discard(a, err, func() { l.gates.leave(a.asks.Key) })
 		}
 		return x, s.woken, err
 	}
@@ -88,7 +90,7 @@ type stay struct {
 // grant is what a release tells the waiter to whom it hands the lock: the fencing token. 0 is no grant, only "look".
 type grant int64
 
-func (s *stay) wakeID() string { return wakeIDOf(s.a.token) }
+func (s *stay) wakeID() string { return token.WakeID(s.a.asks.Token) }
 
 // stand waits in the line until the lock is had. It returns neither a lease nor an error when the stay is over without
 // either: skipped after a pause, flushed, or deleted by hand.
@@ -100,11 +102,11 @@ func (s *stay) stand(ctx context.Context) (*Lease, error) {
 	s.l.wakes.enter(s)
 	defer s.l.wakes.leave(s)
 
-	mode, failures, slow := modeJoin, 0, 0
+	how, failures, slow := backend.Join, 0, 0
 	for {
 		begun := s.l.now()
 		s.a.looks++
-		ans, n, err := s.l.store.acquire(ctx, &s.a.request, mode, tick+s.a.o.replicasIn)
+		ans, n, err := s.a.tenure.Acquire(ctx, how, tick+s.a.o.replicasIn)
 		s.sent = s.sent || n > 0
 		s.stray = s.stray || n > 1 || err != nil && n > 0
 		var pause time.Duration
@@ -114,17 +116,17 @@ func (s *stay) stand(ctx context.Context) (*Lease, error) {
 			if over := s.over(ctx, err); over != nil {
 				return nil, over
 			}
-			if !transient(err) {
+			if !fault.Transient(err) {
 				return nil, err
 			}
 			s.blame(err)
-			pause = backoff(failures)
+			pause = fault.Backoff(failures)
 			failures++
-		case ans.state == granted:
-			if ans.found && mode == modeLook && slow == 0 && !s.stray && s.woken != WokenByMessage {
+		case ans.State == backend.Granted:
+			if ans.Found && how == backend.Poll && slow == 0 && !s.stray && s.woken != WokenByMessage {
 				s.l.wakes.missed(s)
 			}
-			x := s.l.lease(s.a, begun, ans.fence)
+			x := s.l.lease(s.a, begun, ans.Fence)
 			if !x.deadline.Reached(s.l.now()) {
 				x.stray = s.stray
 				return x, nil
@@ -132,25 +134,25 @@ func (s *stay) stand(ctx context.Context) (*Lease, error) {
 			if over := s.over(ctx, nil); over != nil {
 				return nil, over
 			}
-			s.blame(&noAnswerError{bound: s.a.ttl - clock.Margin(s.a.ttl)})
+			s.blame(&fault.NoAnswer{Bound: s.a.ttl - clock.Margin(s.a.ttl)})
 			if slow++; slow == maxSlow {
 				s.stray = true // undone: others may be quick enough
 				return nil, nil
 			}
 			continue // too slow to be trusted: look again
-		case ans.state == gone:
+		case ans.State == backend.Gone:
 			return nil, nil
-		case ans.state == waiting && !ans.foreign && nested(ctx, s.a.key, func(x *Lease) bool { return x.fence == ans.fence }):
+		case ans.State == backend.Waiting && !ans.Foreign && nested(ctx, s.a.asks.Key, func(x *Lease) bool { return x.fence == ans.Fence }):
 			return nil, errNested // by another Locker of this Redis: no other key's lease has that number
-		case ans.state == waiting:
-			mode, failures = modeLook, 0
-			s.anchor, s.next = begun, max(min(ans.fence, math.MaxInt64-1)+1, ans.now)
-			s.blame(ans.reason())
+		case ans.State == backend.Waiting:
+			how, failures = backend.Poll, 0
+			s.anchor, s.next = begun, max(min(ans.Fence, math.MaxInt64-1)+1, ans.Now)
+			s.blame(heldBy(ans))
 			s.l.wakes.listen(s)
 			pause, woken = s.nextLook(begun, ans)
 			pause -= time.Since(begun.Time)
 		default:
-			return nil, errReply
+			return nil, fault.ErrReply
 		}
 		x, err := s.sleep(ctx, pause, woken)
 		if x != nil || err != nil {
@@ -163,18 +165,18 @@ func (s *stay) stand(ctx context.Context) (*Lease, error) {
 //
 // Each stay has an instant of its own in every tick, or all who have looked at one instant, as after an outage, would go on
 // doing so. That is half a tick away at least: who is served sooner, as most are, needs no look for it.
-func (s *stay) nextLook(begun clock.Moment, ans answer) (time.Duration, Wake) {
-	if ans.uncleared {
+func (s *stay) nextLook(begun clock.Moment, ans backend.Answer) (time.Duration, Wake) {
+	if ans.Uncleared {
 		return 0, WokenByPoll
 	}
 	pause, woken := tick-(time.Duration(begun.UnixNano())+s.phase)%tick, WokenByPoll
 	if pause < tick/2 {
 		pause += tick / 2
 	}
-	if ans.foreign && ans.rank == 0 {
+	if ans.Foreign && ans.Rank == 0 {
 		pause = plainTick - mathrand.N(plainTick/2)
 	}
-	if expiry := ans.left + time.Millisecond + time.Duration(ans.rank)*rankPause; !ans.forever && expiry < pause {
+	if expiry := ans.Left + time.Millisecond + time.Duration(ans.Rank)*rankPause; !ans.Forever && expiry < pause {
 		pause, woken = expiry, WokenByExpiry
 	}
 	return pause, woken
@@ -193,11 +195,11 @@ func (s *stay) poll(ctx context.Context) (*Lease, error) {
 	if over := s.over(ctx, err); over != nil {
 		return nil, over
 	}
-	if !errors.Is(err, ErrHeld) && !transient(err) {
+	if !errors.Is(err, ErrHeld) && !fault.Transient(err) {
 		return nil, err
 	}
 	s.blame(err)
-	return s.sleep(ctx, backoff(s.a.looks), WokenByPoll)
+	return s.sleep(ctx, fault.Backoff(s.a.looks), WokenByPoll)
 }
 
 // sleep waits for a message or the time to look again. A message that can be trusted is the lease.
@@ -225,7 +227,7 @@ func (s *stay) sleep(ctx context.Context, pause time.Duration, woken Wake) (*Lea
 // cannot return it unconfirmed; one with a lock delay or replicas, since the hand-over sees to neither; one with a longest
 // hold, which counts from now; and one that would have to be renewed at once.
 func (s *stay) trust(g grant) *Lease {
-	life := min(claim, s.a.ttl)
+	life := min(backend.WaiterTTL, s.a.ttl)
 	deadline := s.anchor.Plus(life - clock.Margin(life))
 	o := s.a.o
 	if !s.a.auto || o.lockDelay > 0 || o.replicas > 0 || o.maxHold > 0 || deadline.Plus(-life/3).Reached(s.l.now()) {
@@ -264,8 +266,8 @@ func (s *stay) blame(reason error) {
 		return // most often
 	}
 	s.reason = reason
-	s.l.gates.blame(s.a.key, reason)
-	if unavailable(reason) {
+	s.l.gates.blame(s.a.asks.Key, reason)
+	if fault.Unavailable(reason) {
 		s.l.retrying(s.a, reason)
 	}
 }
@@ -274,16 +276,16 @@ func (s *stay) blame(reason error) {
 // more than that the wait is over.
 func (s *stay) over(ctx context.Context, last error) error {
 	reason := s.reason
-	if cut, isCut := last.(*waitError); !isCut {
+	if cut, isCut := last.(*fault.Wait); !isCut {
 		reason = cmp.Or(last, reason)
 	} else if reason == nil {
-		reason = cut.reason
+		reason = cut.Reason
 	}
 	switch {
 	case ctx.Err() != nil:
-		return ended(ctx, reason)
+		return fault.Ended(ctx, reason)
 	case s.l.isClosed():
-		return &waitError{reason: reason, ended: ErrClosed}
+		return &fault.Wait{Reason: reason, Ended: ErrClosed}
 	}
 	return nil
 }

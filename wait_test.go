@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/backend"
 	"github.com/go-leasehold/leasehold/internal/clock"
 	"github.com/go-leasehold/leasehold/internal/rediskey"
 	"github.com/go-leasehold/leasehold/internal/redistest"
@@ -265,7 +266,7 @@ func TestDeadWaitersDelayTheLivingByOneClaimInAll(t *testing.T) {
 		begun := time.Now()
 		require.NoError(t, x.Release(t.Context()))
 		require.NoError(t, (<-waiting).err)
-		assert.LessOrEqual(t, time.Since(begun), claim+50*time.Millisecond)
+		assert.LessOrEqual(t, time.Since(begun), backend.WaiterTTL+50*time.Millisecond)
 	})
 }
 
@@ -280,7 +281,7 @@ func TestAWaiterThatWasSkippedJoinsAgain(t *testing.T) {
 		first := w.line("k")[0]
 		q.fault.Every(nil).Fail(errNetwork)
 		q.wire.Refuse()
-		time.Sleep(claim + time.Second)
+		time.Sleep(backend.WaiterTTL + time.Second)
 		require.NoError(t, x.Release(t.Context()))
 		y, err := p.TryAcquire(t.Context(), "k", 5*time.Second)
 		require.NoError(t, err, "the dead are passed over")
@@ -332,9 +333,9 @@ func TestALeaseThatAMessageBroughtIsConfirmedByARenewal(t *testing.T) {
 		go func() {
 			done <- q.WithLock(t.Context(), "k", time.Minute, func(ctx context.Context, y *Lease) error {
 				assert.InDelta(t, 12, len(q.fault.Sent()), 1, "the join, a look when the subscription was confirmed, and one a second")
-				assert.LessOrEqual(t, time.Until(y.ValidUntil()), claim-clock.Margin(claim))
+				assert.LessOrEqual(t, time.Until(y.ValidUntil()), backend.WaiterTTL-clock.Margin(backend.WaiterTTL))
 				assert.LessOrEqual(t, y.ValidUntil(), time.Now().Add(w.m.TTL("k")))
-				time.Sleep(claim)
+				time.Sleep(backend.WaiterTTL)
 				assert.True(t, y.Valid())
 				assert.Greater(t, time.Until(y.ValidUntil()), 50*time.Second)
 				assert.Greater(t, w.m.TTL("k"), 50*time.Second)

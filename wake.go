@@ -10,6 +10,7 @@ import (
 	"github.com/go-leasehold/leasehold/internal/fault"
 	"github.com/go-leasehold/leasehold/internal/inflight"
 	"github.com/go-leasehold/leasehold/internal/rediskey"
+	"github.com/go-leasehold/leasehold/internal/roundtrip"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -25,7 +26,7 @@ import (
 // a look that finds the lock handed over; see missed.
 type wakes struct {
 	client   redis.UniversalClient
-	topology *topology
+	topology *roundtrip.Topology
 	channel  string // of all keys, if there is one
 	id       string
 	ctx      context.Context // ends with close
@@ -48,7 +49,7 @@ type topic struct {
 	missed int              // how many hand-overs in a row were found by a look, though their message should have come
 }
 
-func newWakes(client redis.UniversalClient, at *topology, prefix, id string) *wakes {
+func newWakes(client redis.UniversalClient, at *roundtrip.Topology, prefix, id string) *wakes {
 	w := &wakes{
 		client:   client,
 		topology: at,
@@ -63,10 +64,10 @@ func newWakes(client redis.UniversalClient, at *topology, prefix, id string) *wa
 
 // of names the channel for a stay.
 func (w *wakes) of(s *stay) string {
-	if !w.topology.many() {
+	if !w.topology.Many() {
 		return w.channel
 	}
-	return string(rediskey.Derive(nil, s.a.o.prefix, rediskey.Wake, s.a.key)) + ":" + w.id
+	return string(rediskey.Derive(nil, s.a.o.prefix, rediskey.Wake, s.a.asks.Key)) + ":" + w.id
 }
 
 // enter has messages delivered to the stay if there is a subscription for them: a stay that is entered before its join is
@@ -89,7 +90,7 @@ func (w *wakes) listen(s *stay) {
 	switch {
 	case w.closed:
 	case t == nil:
-		t = &topic{key: s.a.key, stays: map[string]*stay{s.wakeID(): s}}
+		t = &topic{key: s.a.asks.Key, stays: map[string]*stay{s.wakeID(): s}}
 		w.topics[channel] = t
 		w.start(func() { w.begin(channel, t) })
 	case t.stays[s.wakeID()] == nil:
@@ -111,9 +112,9 @@ func (w *wakes) begin(channel string, t *topic) {
 // place gives the channel to the subscription on the server that has its key now, or leaves it where it is if none is found.
 func (w *wakes) place(channel string, t *topic) {
 	var node *redis.Client
-	if w.topology.many() {
+	if w.topology.Many() {
 		var err error
-		if node, err = w.topology.node(w.ctx, t.key); err != nil {
+		if node, err = w.topology.Node(w.ctx, t.key); err != nil {
 			return
 		}
 	}
@@ -230,7 +231,7 @@ func (u *subscription) deliver(msg any) {
 	}
 }
 
-// parseGrant reads what line.lua publishes: the wake id of the waiter and the fencing token of its grant. Anybody may publish
+// parseGrant reads what handover.lua publishes: the wake id of the waiter and the fencing token of its grant. Anybody may publish
 // anything: what cannot be read is a hint to look, and whether a grant is believed is for stay.trust to say.
 func parseGrant(payload string) (wakeID string, g grant) {
 	wakeID, digits, _ := strings.Cut(payload, " ")

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"reflect"
 	"regexp"
 	"runtime"
 	"slices"
@@ -18,6 +19,8 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/go-leasehold/leasehold/internal/rediskey"
 	"github.com/go-leasehold/leasehold/internal/redistest"
+	"github.com/go-leasehold/leasehold/internal/script"
+	"github.com/go-leasehold/leasehold/internal/token"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
 	"github.com/stretchr/testify/assert"
@@ -39,8 +42,8 @@ func inBubble(t *testing.T, test func(t *testing.T, w *world)) {
 	t.Helper()
 	redistest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, dial func(opts ...func(*redis.Options)) *redis.Client) {
 		w := &world{t, m, dial, dial()}
-		for _, sc := range []*script{acquireScript, adoptScript, renewScript, releaseScript, inspectScript} {
-			require.NoError(t, w.raw.ScriptLoad(t.Context(), sc.src).Err()) // or each one's first call would be two commands
+		for _, sc := range []*script.Script{acquireScript, adoptScript, renewScript, releaseScript, inspectScript} {
+			require.NoError(t, w.raw.ScriptLoad(t.Context(), sc.Src).Err()) // or each one's first call would be two commands
 		}
 		t.Cleanup(w.audit)
 		test(t, w)
@@ -77,7 +80,7 @@ func (w *world) put(key, value string, ttl time.Duration) {
 	w.m.SetTTL(key, ttl)
 }
 
-var otherToken = New(nil).newToken("")
+var otherToken = token.New(token.NewID(), "")
 
 // line is who waits for the key, in order.
 func (w *world) line(key string) []string {
@@ -275,11 +278,20 @@ var bubbleOf = regexp.MustCompile(`synctest bubble \d+\]`)
 
 var ours = regexp.MustCompile(`^created by github\.com/go-leasehold/leasehold(/internal/\w+)?\.\(\*(Locker|Lease|Group|sender|wakes|subscription|Keeper)\)`)
 
+// How many round trips a client has under way before calls share one, and at most: as package roundtrip has it.
+const freeFlights, maxFlights = 2, 16
+
+// The places in a token: as package token has them.
+const idLength, wakeIDAt, secretAt, secretLength = 16, 17, 31, 26
+
+// tokenIn is the token that is an argument of a command. It is not marshalled, since that is counted.
+func tokenIn(arg any) string { return string(reflect.ValueOf(arg).Elem().FieldByName("bytes").Bytes()) }
+
 // runOf matches the runs of a script, in one mode if any is given.
-func runOf(sc *script, modes ...string) func(redis.Cmder) bool {
+func runOf(sc *script.Script, modes ...string) func(redis.Cmder) bool {
 	return func(cmd redis.Cmder) bool {
 		args := cmd.Args()
-		if len(args) < 4 || args[1] != sc.Hash() && args[1] != sc.src {
+		if len(args) < 4 || args[1] != sc.Hash && args[1] != sc.Src {
 			return false
 		}
 		return len(modes) == 0 || slices.ContainsFunc(args, func(arg any) bool {

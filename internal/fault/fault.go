@@ -111,11 +111,12 @@ var ErrExited = fmt.Errorf("%w ended the goroutine that called it", errBroken)
 
 // isMisconfigured reports whether an error on the way to the server says that the way is the wrong one.
 func isMisconfigured(err error) bool {
-	return is[*net.AddrError](err) || is[tls.RecordHeaderError](err) || is[*tls.CertificateVerificationError](err) ||
-		is[x509.UnknownAuthorityError](err) || is[x509.HostnameError](err) || is[x509.CertificateInvalidError](err)
+	return Has[*net.AddrError](err) || Has[tls.RecordHeaderError](err) || Has[*tls.CertificateVerificationError](err) ||
+		Has[x509.UnknownAuthorityError](err) || Has[x509.HostnameError](err) || Has[x509.CertificateInvalidError](err)
 }
 
-func is[E error](err error) bool {
+// Has reports whether there is an error of type E in the tree of err.
+func Has[E error](err error) bool {
 	_, ok := errors.AsType[E](err)
 	return ok
 }

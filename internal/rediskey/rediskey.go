@@ -114,3 +114,27 @@ func Derived(name string) bool {
 	kind, _, named := strings.Cut(rest, ":")
 	return ok && named && (kind == Fenced || slices.Contains(Kinds[:], kind))
 }
+
+// Keys are the keys of a lock as arguments of a command: the lock, then those that are derived from it, in the order in which the
+// scripts declare them. They are made once for a lease, since each costs an allocation.
+type Keys [1 + len(Kinds)]any
+
+// FenceAt is the place of the fencing counter among the Keys.
+const FenceAt = 2
+
+// Lock returns the keys of the lock at that key.
+func Lock(prefix, key string) (keys Keys) {
+	var buf [256]byte
+	all, ends := buf[:0], [len(Kinds)]int{}
+	for i, kind := range Kinds {
+		all = Derive(all, prefix, kind, key)
+		ends[i] = len(all)
+	}
+	derived, start := string(all), 0
+	keys[0] = key
+	for i, end := range ends {
+		keys[1+i] = derived[start:end]
+		start = end
+	}
+	return keys
+}

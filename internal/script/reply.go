@@ -1,24 +1,21 @@
 package script
 
 import (
-	"errors"
 	"fmt"
-	"math"
 	"strconv"
 	"time"
+
+	"github.com/go-leasehold/leasehold/internal/fault"
 )
 
-// ErrReply means that a server answered what no script of ours answers.
-var ErrReply = errors.New("unexpected reply")
-
 // maxPTTL bounds what is believed of a key that somebody else has set.
-const maxPTTL = math.MaxInt64 / int64(time.Millisecond)
+const maxPTTL = 10 * 365 * 24 * int64(time.Hour/time.Millisecond)
 
 // Int reads a whole number.
 func Int(reply any) (int, error) {
 	n, ok := reply.(int64)
 	if !ok {
-		return 0, fmt.Errorf("%w: %v for a number", ErrReply, reply)
+		return 0, fmt.Errorf("%w: %v for a number", fault.ErrReply, reply)
 	}
 	return int(n), nil
 }
@@ -32,7 +29,7 @@ func FencingToken(reply any) (int64, error) {
 		ok = err == nil
 	}
 	if !ok || n < 1 {
-		return 0, fmt.Errorf("%w: %v for a fencing token", ErrReply, reply)
+		return 0, fmt.Errorf("%w: %v for a fencing token", fault.ErrReply, reply)
 	}
 	return n, nil
 }
@@ -41,7 +38,7 @@ func FencingToken(reply any) (int64, error) {
 func PTTL(reply any) (left time.Duration, forever bool, err error) {
 	ms, ok := reply.(int64)
 	if !ok {
-		return 0, false, fmt.Errorf("%w: %v for a PTTL", ErrReply, reply)
+		return 0, false, fmt.Errorf("%w: %v for a PTTL", fault.ErrReply, reply)
 	}
 	return time.Duration(min(max(ms, 0), maxPTTL)) * time.Millisecond, ms == -1, nil
 }

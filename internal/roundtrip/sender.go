@@ -1,4 +1,4 @@
-package leasehold
+package roundtrip
 
 import (
 	"context"
@@ -6,8 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/fault"
 	"github.com/go-leasehold/leasehold/internal/inflight"
-	"github.com/go-leasehold/leasehold/internal/keep"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -27,9 +27,9 @@ const (
 	overdue = time.Second
 	// maxOverdue bounds the round trips that count no more, since each has a goroutine, and most a connection.
 	maxOverdue = 64
-	// firstBound is how long a call is waited for by a client that could never connect. By then go-redis, with its defaults, has said
+	// FirstBound is how long a call is waited for by a client that could never connect. By then go-redis, with its defaults, has said
 	// why.
-	firstBound = callBound
+	FirstBound = 3 * time.Second
 	// silence is how long there may be no answer until the connections are suspected, and the slots of a cluster.
 	silence = 250 * time.Millisecond
 )
@@ -43,14 +43,14 @@ const (
 // caller pays for its wake-up and its patience), and go-redis's own AutoPipeline (the same).
 type sender struct {
 	client   redis.UniversalClient
-	topology *topology
+	topology *Topology
 	way      *way
-	used     time.Time // of a node's: when it was last asked for, guarded by deployment.mu
+	used     time.Time // of a node's: when it was last asked for, guarded by Client.mu
 	fly      func()    // s.flight, bound once: a go statement with it allocates nothing
 	waits    sync.Pool // of *wait; not global, since a test's bubble may own its channels
 
 	mu      sync.Mutex // guards what follows
-	queue   []*call    // ready to be sent
+	queue   []*Command // ready to be sent
 	flights int        // goroutines that count as being in flight
 	under   [maxFlights]departure
 	boarded int64     // so many flights have been under way
@@ -68,7 +68,7 @@ type departure struct {
 	id int64     // of the flight
 }
 
-func newSender(client redis.UniversalClient, t *topology) *sender {
+func newSender(client redis.UniversalClient, t *Topology) *sender {
 	s := &sender{client: client, topology: t, way: &way{client: client}}
 	s.fly = s.flight
 	s.waits.New = func() any {
@@ -79,15 +79,10 @@ func newSender(client redis.UniversalClient, t *topology) *sender {
 	return s
 }
 
-// do sends the call and waits for its answer, no longer than ctx and bound allow.
-func (s *sender) do(ctx context.Context, c *call, bound time.Duration) (any, sent, error) {
-	return s.await(ctx, c, bound, s.post)
-}
-
-// await is do with a way of sending.
-func (s *sender) await(ctx context.Context, c *call, bound time.Duration, post func(*call)) (any, sent, error) {
+// await sends the call and waits for its answer, no longer than ctx and bound allow.
+func (s *sender) await(ctx context.Context, c *Command, bound time.Duration, post func(*Command)) (any, int, error) {
 	if ctx.Err() != nil {
-		return nil, 0, ended(ctx, nil)
+		return nil, 0, fault.Ended(ctx, nil)
 	}
 	w := s.waits.Get().(*wait)
 	w.timer.Reset(bound)
@@ -99,28 +94,28 @@ func (s *sender) await(ctx context.Context, c *call, bound time.Duration, post f
 		case <-w.done:
 			w.timer.Stop()
 			s.waits.Put(w)
-			return c.reply, c.written(), c.err
+			return c.reply, c.Writes(), c.err
 		case <-ctx.Done():
-			err = unanswered(ctx, c.silence(0))
+			err = fault.Unanswered(ctx, c.Silence(0))
 			w.timer.Stop()
 		case <-w.timer.C:
-			if bound < firstBound && c.written() == 0 && s.way.unknown() {
-				w.timer.Reset(firstBound - bound)
-				bound = firstBound
+			if bound < FirstBound && c.Writes() == 0 && s.way.unknown() {
+				w.timer.Reset(FirstBound - bound)
+				bound = FirstBound
 				continue
 			}
-			err = c.silence(bound)
+			err = c.Silence(bound)
 		}
 	}
-	if c.withdraw() {
+	if c.Withdraw() {
 		s.waits.Put(w)
 		return nil, 0, err
 	}
-	return nil, max(1, c.written()), err // it may be on its way; its flight still knows w
+	return nil, max(1, c.Writes()), err // it may be on its way; its flight still knows w
 }
 
 // post hands the call to a round trip.
-func (s *sender) post(c *call) {
+func (s *sender) post(c *Command) {
 	s.mu.Lock()
 	c.with.Store(s)
 	s.queue = append(s.queue, c)
@@ -129,7 +124,7 @@ func (s *sender) post(c *call) {
 }
 
 // put adds the call to a round trip that flush begins, or somebody before.
-func (s *sender) put(c *call) {
+func (s *sender) put(c *Command) {
 	s.mu.Lock()
 	c.with.Store(s)
 	s.queue = append(s.queue, c)
@@ -208,7 +203,7 @@ func (s *sender) flight() {
 	defer s.landed.Leave()
 	growStack(0)
 	var f flight
-	var one [1]*call
+	var one [1]*Command
 	batch := one[:0]
 	defer func() { s.land(&f, batch) }()
 	for {
@@ -223,7 +218,7 @@ func (s *sender) flight() {
 		f.answered = ""
 		for i, c := range batch {
 			batch[i] = nil
-			if c.finish(); outcomeOf(c.err) == keep.Answered {
+			if c.finish(); fault.IsSaid(c.err) {
 				f.answered = c.key
 			}
 		}
@@ -244,7 +239,7 @@ type flight struct {
 
 // board adds to the batch what is queued for the next round trip of a flight: nothing if the flight counts no more, since others
 // have taken its place, or if scouts have to go first. What is queued waits for these in the queue, where nothing overtakes it.
-func (s *sender) board(f *flight, batch []*call) []*call {
+func (s *sender) board(f *flight, batch []*Command) []*Command {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if f.answered != "" {
@@ -275,7 +270,7 @@ func (s *sender) board(f *flight, batch []*call) []*call {
 }
 
 // land ends a flight. It has calls left if its goroutine ended in the client, as a hook's runtime.Goexit makes it.
-func (s *sender) land(f *flight, left []*call) {
+func (s *sender) land(f *flight, left []*Command) {
 	for _, c := range left {
 		if c != nil {
 			c.abandoned()
@@ -311,9 +306,9 @@ func growStack(i int) byte {
 //
 // What is sent while there has been no answer for long goes as a pipeline, though it may be a single call: go-redis has a pool of its
 // own for these, which may have room for a new connection where the other is full of dead ones.
-func (s *sender) send(batch []*call, suspicious bool) {
+func (s *sender) send(batch []*Command, suspicious bool) {
 	if s.topology.reload != nil {
-		late := time.AfterFunc(silence, s.topology.refresh)
+		late := time.AfterFunc(silence, s.topology.Refresh)
 		defer late.Stop()
 	}
 	if len(batch) == 1 && !suspicious {
@@ -321,14 +316,14 @@ func (s *sender) send(batch []*call, suspicious bool) {
 	} else {
 		s.sendAll(batch)
 	}
-	if s.topology.reload != nil && slices.ContainsFunc(batch, (*call).isUnheard) {
-		s.topology.refresh()
+	if s.topology.reload != nil && slices.ContainsFunc(batch, (*Command).isUnheard) {
+		s.topology.Refresh()
 	}
 }
 
 // sendOne is a round trip for one call, and a second one if the server had forgotten its script. It returns the command that was
 // answered.
-func (s *sender) sendOne(c *call) (cmd *redis.Cmd) {
+func (s *sender) sendOne(c *Command) (cmd *redis.Cmd) {
 	defer recovered(c)
 	ctx := &c.values
 	for again := true; again; again = c.unknownScript(cmd) {
@@ -340,7 +335,7 @@ func (s *sender) sendOne(c *call) (cmd *redis.Cmd) {
 }
 
 // sendAll is a round trip for several calls, and a second one for those whose script the server had forgotten.
-func (s *sender) sendAll(batch []*call) {
+func (s *sender) sendAll(batch []*Command) {
 	defer recovered(batch...)
 	for len(batch) > 0 {
 		pipe := s.client.Pipeline()
@@ -350,7 +345,7 @@ func (s *sender) sendAll(batch []*call) {
 			_ = pipe.Process(context.Background(), cmds[i])
 		}
 		_, err := pipe.Exec(context.Background())
-		var again []*call
+		var again []*Command
 		for i, c := range batch {
 			if c.unknownScript(cmds[i]) {
 				again = append(again, c)

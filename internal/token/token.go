@@ -1,7 +1,5 @@
-package leasehold
-
-import "crypto/rand"
-
+// Package token makes and reads the values that prove who has a lock.
+//
 // A token is the value at the key that proves one acquisition. It has four parts, with points between:
 //
 //	locker id . wake id . secret [. owner label]
@@ -10,6 +8,11 @@ import "crypto/rand"
 // of its grant, which therefore need not carry the token: whoever listens on the channel learns no secret. The wake id is
 // random too, and nobody hears it before the grant, so a message can be forged only by those who can read the line.
 // The scripts cut both ids out of a token by their places; acquire.lua tells by the points whether a holder is one of ours.
+package token
+
+import "crypto/rand"
+
+// The parts of a token, in characters.
 const (
 	idLength     = 16 // 80 bits
 	wakeIDLength = 13 // 65 bits
@@ -20,9 +23,15 @@ const (
 	ownerAt  = secretAt + secretLength + 1
 )
 
-// newToken makes the value that proves one acquisition.
-func (l *Locker) newToken(owner string) string {
-	token := append(make([]byte, 0, ownerAt+maxOwner), l.id...)
+// MaxOwner is the longest owner label, in bytes.
+const MaxOwner = 64
+
+// NewID makes the id of a Locker.
+func NewID() string { return string(appendRandom(nil, idLength)) }
+
+// New makes the value that proves one acquisition by the Locker of that id.
+func New(id, owner string) string {
+	token := append(make([]byte, 0, ownerAt+MaxOwner), id...)
 	token = append(token, '.')
 	token = appendRandom(token, wakeIDLength+1+secretLength)
 	token[secretAt-1] = '.'
@@ -45,24 +54,24 @@ func appendRandom(b []byte, n int) []byte {
 	return b
 }
 
-// wakeIDOf is the name of a token's waiter in messages.
-func wakeIDOf(token string) string {
+// WakeID is the name of a token's waiter in messages.
+func WakeID(token string) string {
 	if len(token) < secretAt {
 		return ""
 	}
 	return token[wakeIDAt : wakeIDAt+wakeIDLength]
 }
 
-// ownerOf reads the label back from a token of ours; somebody else's value has none.
-func ownerOf(token string) string {
-	if len(token) > ownerAt && isOurs(token) {
+// Owner reads the label back from a token of ours; somebody else's value has none.
+func Owner(token string) string {
+	if len(token) > ownerAt && IsOurs(token) {
 		return token[ownerAt:]
 	}
 	return ""
 }
 
-// isOurs reports whether a value at a key has the shape of our tokens.
-func isOurs(token string) bool {
+// IsOurs reports whether a value at a key has the shape of our tokens.
+func IsOurs(token string) bool {
 	return len(token) >= ownerAt-1 && token[wakeIDAt-1] == '.' && token[secretAt-1] == '.' &&
 		(len(token) == ownerAt-1 || token[ownerAt-1] == '.')
 }

@@ -1,4 +1,4 @@
-package leasehold
+package roundtrip
 
 import (
 	"context"
@@ -10,18 +10,18 @@ import (
 	"time"
 
 	"github.com/go-leasehold/leasehold/internal/fault"
-	"github.com/go-leasehold/leasehold/internal/keep"
 	"github.com/go-leasehold/leasehold/internal/rediskey"
+	"github.com/go-leasehold/leasehold/internal/script"
 	"github.com/redis/go-redis/v9"
 )
 
-// call is one run of a script. It is made for one use and owns everything that is written for it.
+// Command is one run of a script. It is made for one use and owns everything that is written for it.
 //
 // What is sent is what go-redis's own Script sends: keys as strings, their number as an int, and each command with arguments of
 // its own. Hooks of the client rely on that, such as one that puts a tenant's prefix before the keys: it must find every key,
 // and find none twice.
-type call struct {
-	script *script
+type Command struct {
+	script *script.Script
 	values values
 	key    string
 	px     digits
@@ -31,11 +31,9 @@ type call struct {
 	n      int          // of args
 	given  bool         // first was given away
 	taught bool         // the server does not know the script: it is sent as a whole
-	o      *options
 	buf    [128]byte
 
 	with  atomic.Pointer[sender]
-	round *round                     // the handle of a quorum's renewal; such a call is never sent
 	wait  *wait                      // who waits for it; or
 	then  func(reply any, err error) // what to do about it, in the flight's goroutine
 	reply any
@@ -43,30 +41,7 @@ type call struct {
 }
 
 // maxArgs is the most that a script is given: its name, itself, the number of keys, the keys, and five arguments.
-const maxArgs = 3 + len(lockKeys{}) + 5
-
-// lockKeys are the keys of a lock as arguments: the lock, then those that are derived from it, in the order in which the scripts
-// declare them. They are made once for a lease, since each costs an allocation.
-type lockKeys [1 + len(rediskey.Kinds)]any
-
-// fenceKey is the place of the fencing counter among them.
-const fenceKey = 2
-
-func newLockKeys(prefix, key string) (keys lockKeys) {
-	var buf [256]byte
-	all, ends := buf[:0], [len(rediskey.Kinds)]int{}
-	for i, kind := range rediskey.Kinds {
-		all = rediskey.Derive(all, prefix, kind, key)
-		ends[i] = len(all)
-	}
-	derived, start := string(all), 0
-	keys[0] = key
-	for i, end := range ends {
-		keys[1+i] = derived[start:end]
-		start = end
-	}
-	return keys
-}
+const maxArgs = 3 + len(rediskey.Keys{}) + 5
 
 // values is a context of which only the values count, such as a span that is a parent. It is what context.WithoutCancel makes,
 // but for context.Cause, in the place that the call has for it: one allocation less for each.
@@ -103,49 +78,56 @@ func (t *countedToken) MarshalBinary() ([]byte, error) {
 // String keeps the token, which is a proof of ownership, out of traces.
 func (t *countedToken) String() string { return "(token)" }
 
-// formerToken is the token whose lease is adopted, as an argument. Nobody asks how often it was written.
-func formerToken(r *request) any { return &countedToken{bytes: []byte(r.former)} }
+// Secret is another token as an argument, one whose writes nobody counts.
+func Secret(token string) any { return &countedToken{bytes: []byte(token)} }
 
-// silence is the error of a call that has no answer yet, after bound or, if that is 0, when its caller's time was over. It has the
+// Silence is the error of a call that has no answer yet, after bound or, if that is 0, when its caller's time was over. It has the
 // cause, as far as the sender knows.
-func (c *call) silence(bound time.Duration) error {
-	if c.round != nil {
-		return c.round.reason(&noAnswerError{bound: bound})
-	}
-	quiet := &noAnswerError{bound: bound}
+func (c *Command) Silence(bound time.Duration) error {
+	quiet := &fault.NoAnswer{Bound: bound}
 	if s := c.with.Load(); s != nil { // otherwise it has not gone yet
-		quiet.cause = s.way.trouble(c.written() == 0)
+		quiet.Cause = s.way.trouble(c.Writes() == 0)
 	}
 	return quiet
 }
 
-// unheard is the cause of a node that has not answered: with what is known of it, where silence is the cause.
-func (c *call) unheard(cause error) error {
-	if quiet, ok := cause.(*noAnswerError); ok {
-		return c.silence(quiet.bound)
+// Unheard is the cause of a node that has not answered: with what is known of it, where silence is the cause.
+func (c *Command) Unheard(cause error) error {
+	if quiet, ok := cause.(*fault.NoAnswer); ok {
+		return c.Silence(quiet.Bound)
 	}
 	return cause
 }
 
-func (c *call) written() sent { return sent(c.token.writes.Load()) }
+// Writes is how often the command was written to a connection.
+func (c *Command) Writes() int { return int(c.token.writes.Load()) }
 
-// newCall prepares the run of a script on keys of the request. What else the script is given is added.
-func newCall(ctx context.Context, sc *script, r *request, keys ...any) *call {
-	c := &call{script: sc, values: values{ctx}, key: r.key, o: r.o}
-	buf := strconv.AppendInt(c.buf[:0], r.px, 10)
+// New prepares the run of a script on those keys, for a token and a number of milliseconds. What else the script is given is added.
+// Of ctx only the values count.
+func New(ctx context.Context, sc *script.Script, token string, px int64, keys ...any) *Command {
+	c := &Command{script: sc, values: values{ctx}}
+	c.key, _ = keys[0].(string)
+	buf := strconv.AppendInt(c.buf[:0], px, 10)
 	at := len(buf)
-	buf = append(buf, r.token...)
+	buf = append(buf, token...)
 	c.px, c.token.bytes = digits(buf[:at:at]), buf[at:]
-	c.add("evalsha", sc.hash, len(keys))
-	c.add(keys...)
+	c.Add("evalsha", sc.Hash, len(keys))
+	c.Add(keys...)
 	return c
 }
 
-// add adds arguments.
-func (c *call) add(args ...any) { c.n = len(append(c.args[:c.n], args...)) }
+// AddToken adds the token, whose writes are counted, and AddMillis the milliseconds.
+func (c *Command) AddToken()  { c.Add(&c.token) }
+func (c *Command) AddMillis() { c.Add(&c.px) }
+
+// Then sets what is done about the answer, in another goroutine and without blocking it. It is for a command that nobody waits for.
+func (c *Command) Then(do func(reply any, err error)) { c.then = do }
+
+// Add adds arguments.
+func (c *Command) Add(args ...any) { c.n = len(append(c.args[:c.n], args...)) }
 
 // command makes the command to be sent, with arguments that a hook may change and keep.
-func (c *call) command(ctx context.Context) *redis.Cmd {
+func (c *Command) command(ctx context.Context) *redis.Cmd {
 	args := c.first[:c.n:c.n]
 	if c.given {
 		args = make([]any, c.n)
@@ -163,20 +145,20 @@ const firstKey = 3
 // unknownScript turns the call into an EVAL if the server does not know the script: after a restart, a
 // failover, SCRIPT FLUSH, or at the first call ever. Not SCRIPT LOAD, which would be a further round trip and
 // would have to reach the right node.
-func (c *call) unknownScript(cmd *redis.Cmd) bool {
+func (c *Command) unknownScript(cmd *redis.Cmd) bool {
 	if cmd.Err() == nil || !redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") || c.taught {
 		return false
 	}
-	if c.written() == 1 {
+	if c.Writes() == 1 {
 		c.token.writes.Store(0) // that write has certainly done nothing
 	}
 	c.taught = true
-	c.args[0], c.args[1] = "eval", c.script.src
+	c.args[0], c.args[1] = "eval", c.script.Src
 	return true
 }
 
-// withdraw takes back a call that has not been sent, and reports whether it could.
-func (c *call) withdraw() bool {
+// Withdraw takes back a call that has not been sent, and reports whether it could.
+func (c *Command) Withdraw() bool {
 	s := c.with.Load()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -189,15 +171,15 @@ func (c *call) withdraw() bool {
 }
 
 // read says what the client's error means, with the names of this call.
-func (c *call) read(err error) error {
+func (c *Command) read(err error) error {
 	switch {
-	case err == nil || is[*replicasError](err):
+	case err == nil || fault.Has[*fault.Replicas](err):
 		return err
 	case errors.Is(err, redis.Nil):
-		return fmt.Errorf("%w: nil", errReply)
+		return fmt.Errorf("%w: nil", fault.ErrReply)
 	}
 	return fault.Read(err, fault.Place{
-		Script: c.script.src,
+		Script: c.script.Src,
 		Direct: c.with.Load().topology.direct(),
 		Key: func(n int) string {
 			key, _ := c.args[firstKey+n-1].(string)
@@ -207,10 +189,10 @@ func (c *call) read(err error) error {
 }
 
 // learn tells the sender how the way to the server was found.
-func (c *call) learn() {
+func (c *Command) learn() {
 	met, isRead := c.err.(*fault.Error)
 	switch {
-	case c.err == nil, is[redis.Error](c.err):
+	case fault.IsSaid(c.err):
 		c.with.Load().way.note(nil)
 	case isRead && met.Passes:
 		c.with.Load().way.note(met.Err)
@@ -218,7 +200,7 @@ func (c *call) learn() {
 }
 
 // finish tells whoever waits for the call.
-func (c *call) finish() {
+func (c *Command) finish() {
 	c.err = c.read(c.err)
 	c.learn()
 	if c.then != nil {
@@ -229,10 +211,10 @@ func (c *call) finish() {
 }
 
 // isUnheard reports whether no server has answered, though the client did what it should.
-func (c *call) isUnheard() bool { return outcomeOf(c.err) == keep.Silent && transient(c.err) }
+func (c *Command) isUnheard() bool { return !fault.IsSaid(c.err) && fault.Transient(c.err) }
 
 // recovered makes a panic in the client, from a hook of the user's, the error of the calls.
-func recovered(calls ...*call) {
+func recovered(calls ...*Command) {
 	if p := recover(); p != nil {
 		for _, c := range calls {
 			if c.reply == nil && c.err == nil {
@@ -243,7 +225,7 @@ func recovered(calls ...*call) {
 }
 
 // abandoned is the error of a call whose goroutine the client ended, as a hook's runtime.Goexit does.
-func (c *call) abandoned() {
+func (c *Command) abandoned() {
 	if c.reply == nil && c.err == nil {
 		c.err = fault.ErrExited
 	}

@@ -1,12 +1,10 @@
-package leasehold
+package roundtrip
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -14,125 +12,64 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/go-leasehold/leasehold/internal/fault"
 	"github.com/go-leasehold/leasehold/internal/redistest"
+	"github.com/go-leasehold/leasehold/internal/script"
 )
 
-// trips is a hook that counts the round trips of a client and can hold them back.
-type trips struct {
-	mu     sync.Mutex
-	sizes  []int
-	names  []string
-	under  int           // way
-	most   int           // were under way at once
-	gate   chan struct{} // where round trips are held; nil: nowhere
-	held   int           // so many more are; below 0: all
-	before func(ctx context.Context, cmds []redis.Cmder) error
+// enough is a bound that no answer reaches.
+const enough = 3 * time.Second
+
+// takeScript is granted if nobody else has the key; keepScript tells whether the token has it.
+var takeScript, keepScript = newScript(`
+local owner = redis.call('GET', KEYS[1])
+if owner and owner ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return 1`), newScript(`return redis.call('GET', KEYS[1]) == ARGV[1] and 1 or 0`)
+
+func newScript(src string) *script.Script {
+	sc := &script.Script{}
+	sc.Set(src)
+	return sc
 }
 
-// hold holds back the next n round trips, or all if n is below 0, until the function that it returns is called.
-func (f *trips) hold(n int) (release func()) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	gate := make(chan struct{})
-	f.gate, f.held = gate, n
-	return sync.OnceFunc(func() {
-		f.mu.Lock()
-		f.gate = nil
-		f.mu.Unlock()
-		close(gate)
-	})
+// runOf is a run of a script for the key's own token.
+func runOf(sc *script.Script, key string) *Command {
+	c := New(context.Background(), sc, tokenOf(key), 60_000, key)
+	c.AddToken()
+	c.AddMillis()
+	return c
 }
 
-func (f *trips) seen() []int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return slices.Clone(f.sizes)
-}
+func tokenOf(key string) string { return "AAAAAAAAAAAAAAAA." + key }
 
-// peak is how many were under way at once.
-func (f *trips) peak() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.most
-}
-
-func (f *trips) run(ctx context.Context, cmds []redis.Cmder, next func() error) error {
-	f.mu.Lock()
-	f.sizes = append(f.sizes, len(cmds))
-	for _, cmd := range cmds {
-		f.names = append(f.names, cmd.Name())
-	}
-	f.under++
-	f.most = max(f.most, f.under)
-	gate := f.gate
-	switch {
-	case f.held == 0:
-		gate = nil
-	case f.held > 0:
-		f.held--
-	}
-	before := f.before
-	f.mu.Unlock()
-	defer func() {
-		f.mu.Lock()
-		f.under--
-		f.mu.Unlock()
-	}()
-	if before != nil {
-		if err := before(ctx, cmds); err != nil {
-			return err
-		}
-	}
-	if gate != nil {
-		<-gate
-	}
-	return next()
-}
-
-func (f *trips) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (f *trips) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if strings.HasPrefix(cmd.Name(), "eval") {
-			return f.run(ctx, []redis.Cmder{cmd}, func() error { return next(ctx, cmd) })
-		}
-		return next(ctx, cmd)
-	}
-}
-
-func (f *trips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		if strings.HasPrefix(cmds[0].Name(), "eval") {
-			return f.run(ctx, cmds, func() error { return next(ctx, cmds) })
-		}
-		return next(ctx, cmds)
-	}
-}
-
-// bench is a deployment on a miniredis in a bubble, whose scripts the server knows.
+// senderBench is a Client on a miniredis in a bubble, whose scripts the server knows.
 type senderBench struct {
 	t     *testing.T
 	m     *miniredis.Miniredis
-	d     *deployment
-	trips *trips
+	c     *Client
+	trips *redistest.Trips
 	wire  *redistest.DialFault
 }
 
+func init() { logging.Disable() } // go-redis writes to stderr about every connection that a test breaks
+
 func onSenderBench(t *testing.T, test func(t *testing.T, b *senderBench), opts ...func(*redis.Options)) {
 	redistest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, dial func(...func(*redis.Options)) *redis.Client) {
-		b := &senderBench{t: t, m: m, trips: &trips{}}
+		b := &senderBench{t: t, m: m, trips: &redistest.Trips{}}
 		c := dial(append(opts, func(o *redis.Options) {
 			b.wire = redistest.FaultyDialer(o.Dialer)
 			o.Dialer = b.wire.Dial
 		})...)
-		for _, sc := range []*script{acquireScript, releaseScript, renewScript, inspectScript} {
-			require.NoError(t, sc.Load(t.Context(), c).Err())
+		for _, sc := range []*script.Script{takeScript, keepScript} {
+			require.NoError(t, c.ScriptLoad(t.Context(), sc.Src).Err())
 		}
 		c.AddHook(b.trips)
-		b.d = storeOn(t, c)
+		b.c = NewClient(c)
 		test(t, b)
 		synctest.Wait()
 		b.idle()
@@ -143,7 +80,7 @@ func onSenderBench(t *testing.T, test func(t *testing.T, b *senderBench), opts .
 func (b *senderBench) idle() {
 	b.t.Helper()
 	time.Sleep(2 * stuck)
-	s := b.d.sender
+	s := b.c.sender
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	assert.Empty(b.t, s.queue)
@@ -154,19 +91,15 @@ func (b *senderBench) idle() {
 // pass lets time pass in the bubble.
 func (b *senderBench) pass(d time.Duration) { time.Sleep(d) }
 
-func testRequest(key string) *request {
-	return &request{key: key, token: "AAAAAAAAAAAAAAAA." + key, px: 60_000, o: &options{}}
-}
-
 // outcome is what a call returned, and when.
 type outcome struct {
 	reply any
-	sent  sent
+	sent  int
 	err   error
 	took  time.Duration
 }
 
-// send runs an acquire of the key in a goroutine of its own.
+// send takes the key in a goroutine of its own.
 func (b *senderBench) send(ctx context.Context, key string, bound time.Duration) <-chan outcome {
 	out := b.start(ctx, key, bound)
 	synctest.Wait()
@@ -177,7 +110,7 @@ func (b *senderBench) start(ctx context.Context, key string, bound time.Duration
 	out := make(chan outcome, 1)
 	go func() {
 		start := time.Now()
-		reply, n, err := b.d.do(ctx, b.d.call(acquireScript, testRequest(key), modeTry), bound)
+		reply, n, err := b.c.Do(ctx, runOf(takeScript, key), bound)
 		out <- outcome{reply, n, err, time.Since(start)}
 	}()
 	return out
@@ -189,58 +122,64 @@ func (b *senderBench) sendMany(n int) (all []<-chan outcome) {
 		if i <= freeFlights {
 			synctest.Wait()
 		}
-		all = append(all, b.start(b.t.Context(), fmt.Sprint("k", i), callBound))
+		all = append(all, b.start(b.t.Context(), fmt.Sprint("k", i), enough))
 	}
 	synctest.Wait()
 	return all
 }
 
+// later queues a command for the next flush.
+func (b *senderBench) later(key string, then func(reply any, err error)) *Command {
+	c := runOf(keepScript, key)
+	c.Then(then)
+	b.c.Queue(c)
+	return c
+}
+
 func requireGranted(t *testing.T, out outcome) {
 	t.Helper()
 	require.NoError(t, out.err)
-	a, err := decodeAcquire(out.reply)
-	require.NoError(t, err)
-	require.Equal(t, granted, a.state)
+	require.EqualValues(t, 1, out.reply)
 	require.EqualValues(t, 1, out.sent)
 }
 
 func TestALoneCallIsSentAtOnce(t *testing.T) {
 	onSenderBench(t, func(t *testing.T, b *senderBench) {
 		for range 3 {
-			out := <-b.send(t.Context(), "k", callBound)
+			out := <-b.send(t.Context(), "k", enough)
 			requireGranted(t, out)
 			assert.Zero(t, out.took)
 			b.idle()
 		}
-		assert.Equal(t, []int{1, 1, 1}, b.trips.sizes)
+		assert.Equal(t, []int{1, 1, 1}, b.trips.Sizes)
 	})
 }
 
 func TestCallsShareARoundTripOnlyWhileTwoAreUnderWay(t *testing.T) {
 	onSenderBench(t, func(t *testing.T, b *senderBench) {
-		release := b.trips.hold(2)
+		release := b.trips.Hold(2)
 		all := b.sendMany(12)
-		assert.Equal(t, []int{1, 1}, b.trips.seen())
+		assert.Equal(t, []int{1, 1}, b.trips.Seen())
 		release()
 		for _, out := range all {
 			out := <-out
 			requireGranted(t, out)
 			assert.Zero(t, out.took)
 		}
-		assert.Equal(t, []int{1, 1, 10}, b.trips.sizes)
+		assert.Equal(t, []int{1, 1, 10}, b.trips.Sizes)
 	})
 }
 
 func TestARoundTripHasABoundedNumberOfCalls(t *testing.T) {
 	onSenderBench(t, func(t *testing.T, b *senderBench) {
-		release := b.trips.hold(2)
+		release := b.trips.Hold(2)
 		all := b.sendMany(2 + 2*maxBatch + 5)
 		release()
 		for _, out := range all {
 			requireGranted(t, <-out)
 		}
-		slices.Sort(b.trips.sizes)
-		assert.Equal(t, []int{1, 1, 5, maxBatch, maxBatch}, b.trips.sizes)
+		slices.Sort(b.trips.Sizes)
+		assert.Equal(t, []int{1, 1, 5, maxBatch, maxBatch}, b.trips.Sizes)
 	})
 }
 
@@ -253,12 +192,12 @@ func TestACallersContextEndsItsOwnWaitAlone(t *testing.T) {
 func aContextEndsItsOwnWaitAlone(t *testing.T, opt func(*redis.Options)) {
 	onSenderBench(t, func(t *testing.T, b *senderBench) {
 		mine := errors.New("of my own")
-		release := b.trips.hold(3)
+		release := b.trips.Hold(3)
 		first := b.sendMany(2)
 		ctx, cancel := context.WithCancelCause(t.Context())
-		shared := []<-chan outcome{b.send(t.Context(), "a", callBound), b.send(ctx, "b", callBound), b.send(t.Context(), "c", callBound)}
+		shared := []<-chan outcome{b.send(t.Context(), "a", enough), b.send(ctx, "b", enough), b.send(t.Context(), "c", enough)}
 		time.Sleep(2 * stuck)
-		require.Equal(t, []int{1, 1, 3}, b.trips.seen())
+		require.Equal(t, []int{1, 1, 3}, b.trips.Seen())
 		cancel(mine)
 		out := <-shared[1]
 		assert.ErrorIs(t, out.err, mine)
@@ -276,24 +215,24 @@ func aContextEndsItsOwnWaitAlone(t *testing.T, opt func(*redis.Options)) {
 
 func TestACallThatWasNotSentIsWithdrawn(t *testing.T) {
 	onSenderBench(t, func(t *testing.T, b *senderBench) {
-		release := b.trips.hold(2)
+		release := b.trips.Hold(2)
 		first := b.sendMany(2)
 		ctx, cancel := context.WithCancel(t.Context())
-		cancelled, late := b.send(ctx, "cancelled", callBound), b.send(t.Context(), "late", stuck/2)
-		other := b.send(t.Context(), "other", callBound)
+		cancelled, late := b.send(ctx, "cancelled", enough), b.send(t.Context(), "late", stuck/2)
+		other := b.send(t.Context(), "other", enough)
 		cancel()
 		out := <-cancelled
 		assert.ErrorIs(t, out.err, context.Canceled)
 		assert.Zero(t, out.sent)
 		out = <-late
-		assert.ErrorAs(t, out.err, new(*noAnswerError))
+		assert.ErrorAs(t, out.err, new(*fault.NoAnswer))
 		assert.Zero(t, out.sent)
 		assert.Equal(t, stuck/2, out.took)
 
 		var told atomic.Int32
-		later := b.d.renewLater(testRequest("later"), func(*call, int, error) { told.Add(1) })
-		assert.True(t, b.d.withdraw(later))
-		assert.False(t, b.d.withdraw(later))
+		later := b.later("later", func(any, error) { told.Add(1) })
+		assert.True(t, later.Withdraw())
+		assert.False(t, later.Withdraw())
 		release()
 		requireGranted(t, <-other)
 		for _, out := range first {
@@ -301,50 +240,47 @@ func TestACallThatWasNotSentIsWithdrawn(t *testing.T) {
 		}
 		synctest.Wait()
 		assert.Zero(t, told.Load())
-		assert.Equal(t, []int{1, 1, 1}, b.trips.sizes)
+		assert.Equal(t, []int{1, 1, 1}, b.trips.Sizes)
 		assert.False(t, b.m.Exists("cancelled"))
 		assert.False(t, b.m.Exists("late"))
 
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		out = <-b.send(ended, "ended", callBound)
+		out = <-b.send(ended, "ended", enough)
 		assert.ErrorIs(t, out.err, context.Canceled)
 		assert.Zero(t, out.sent)
-		assert.Len(t, b.trips.sizes, 3)
+		assert.Len(t, b.trips.Sizes, 3)
 	})
 }
 
 func TestLaterCallsAreSentTogetherByFlushAndAnsweredOnce(t *testing.T) {
 	onSenderBench(t, func(t *testing.T, b *senderBench) {
 		const n = 5
-		answers := make(chan int, 2*n)
-		var rs []*request
+		answers := make(chan any, 2*n)
 		for i := range n {
-			rs = append(rs, testRequest(fmt.Sprint("k", i)))
-			_, _, err := b.d.acquire(t.Context(), rs[i], modeTry, callBound)
-			require.NoError(t, err)
+			requireGranted(t, <-b.send(t.Context(), fmt.Sprint("k", i), enough))
 		}
 		synctest.Wait()
 		b.m.Del("k0")
-		b.trips.sizes = nil
-		for _, r := range rs {
-			b.d.renewLater(r, func(_ *call, waiters int, err error) {
+		b.trips.Sizes = nil
+		for i := range n {
+			b.later(fmt.Sprint("k", i), func(reply any, err error) {
 				assert.NoError(t, err)
-				answers <- waiters
+				answers <- reply
 			})
 		}
 		time.Sleep(time.Second)
 		assert.Empty(t, answers)
-		gone := b.d.renewLater(testRequest("withdrawn"), func(*call, int, error) { t.Error("answered") })
-		assert.True(t, b.d.withdraw(gone))
-		b.d.flush()
-		b.d.flush()
+		gone := b.later("withdrawn", func(any, error) { t.Error("answered") })
+		assert.True(t, gone.Withdraw())
+		b.c.Flush()
+		b.c.Flush()
 		synctest.Wait()
-		assert.Equal(t, []int{n}, b.trips.sizes)
+		assert.Equal(t, []int{n}, b.trips.Sizes)
 		require.Len(t, answers, n)
-		assert.Equal(t, -1, <-answers, "k0 is gone")
+		assert.EqualValues(t, 0, <-answers, "k0 is gone")
 		for range n - 1 {
-			assert.Zero(t, <-answers)
+			assert.EqualValues(t, 1, <-answers)
 		}
 	})
 }

@@ -1,4 +1,4 @@
-package leasehold
+package roundtrip
 
 import (
 	"context"
@@ -30,8 +30,8 @@ func (ping) NoRetry() bool { return true }
 // it, and the dead ones have gone after a single read timeout. If they are alive, they are back in the pool at once.
 func (s *sender) scout(key string) {
 	client := s.client
-	if s.topology.many() {
-		node, err := s.topology.node(context.Background(), key)
+	if s.topology.Many() {
+		node, err := s.topology.Node(context.Background(), key)
 		if err != nil {
 			return
 		}

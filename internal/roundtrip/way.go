@@ -1,11 +1,11 @@
-package leasehold
+package roundtrip
 
 import (
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/fault"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -57,8 +57,6 @@ func (w *way) unknown() bool {
 	return !w.heard.Load() && w.last.Load() == nil && w.unconnected() != nil
 }
 
-var errUnconnected = errors.New("no connection was made")
-
 // unconnected reports that there is no connection at all.
 func (w *way) unconnected() (err error) {
 	defer func() { _ = recover() }() // it is the client's code: then nothing is known
@@ -66,7 +64,7 @@ func (w *way) unconnected() (err error) {
 		return nil
 	}
 	if one, ok := w.client.(interface{ Options() *redis.Options }); ok {
-		return fmt.Errorf("%w to %s", errUnconnected, one.Options().Addr)
+		return fmt.Errorf("%w to %s", fault.ErrUnconnected, one.Options().Addr)
 	}
-	return errUnconnected
+	return fault.ErrUnconnected
 }

@@ -1,4 +1,4 @@
-package leasehold
+package roundtrip
 
 import (
 	"fmt"
@@ -13,10 +13,10 @@ import (
 
 func TestStuckRoundTripsDoNotHoldUpOthers(t *testing.T) {
 	onSenderBench(t, func(t *testing.T, b *senderBench) {
-		release := b.trips.hold(2)
+		release := b.trips.Hold(2)
 		dead := b.sendMany(2)
 		for i := range 5 {
-			out := <-b.send(t.Context(), fmt.Sprint("other", i), callBound)
+			out := <-b.send(t.Context(), fmt.Sprint("other", i), enough)
 			requireGranted(t, out)
 			assert.LessOrEqual(t, out.took, 2*stuck)
 			time.Sleep(time.Duration(i) * stuck / 2)
@@ -30,18 +30,18 @@ func TestStuckRoundTripsDoNotHoldUpOthers(t *testing.T) {
 
 func TestRoundTripsAreBoundedWhenAllAreStuck(t *testing.T) {
 	onSenderBench(t, func(t *testing.T, b *senderBench) {
-		release := b.trips.hold(-1)
+		release := b.trips.Hold(-1)
 		var all []<-chan outcome
 		for i := range 2 * maxFlights {
-			all = append(all, b.send(t.Context(), fmt.Sprint("k", i), callBound))
+			all = append(all, b.send(t.Context(), fmt.Sprint("k", i), enough))
 			time.Sleep(stuck + 2*time.Millisecond)
 		}
-		assert.Equal(t, maxFlights, b.trips.most)
+		assert.Equal(t, maxFlights, b.trips.Peak())
 		release()
 		for _, out := range all {
 			requireGranted(t, <-out)
 		}
-		assert.Len(t, b.trips.sizes, maxFlights+1)
+		assert.Len(t, b.trips.Sizes, maxFlights+1)
 	})
 }
 
@@ -50,34 +50,34 @@ func TestRoundTripsAreBoundedWhenAllAreStuck(t *testing.T) {
 func TestRoundTripsThatAreStuckForEverDoNotCountForEver(t *testing.T) {
 	onSenderBench(t, func(t *testing.T, b *senderBench) {
 		const dead = 2 * maxFlights
-		release := b.trips.hold(dead)
+		release := b.trips.Hold(dead)
 		var hang []<-chan outcome
 		for i := range dead {
 			hang = append(hang, b.send(t.Context(), fmt.Sprint("dead", i), time.Hour))
 			time.Sleep(overdue / maxFlights)
 		}
-		require.Equal(t, dead, b.trips.peak())
+		require.Equal(t, dead, b.trips.Peak())
 		time.Sleep(overdue)
 		for i := range 3 {
-			out := <-b.send(t.Context(), fmt.Sprint("k", i), callBound)
+			out := <-b.send(t.Context(), fmt.Sprint("k", i), enough)
 			requireGranted(t, out)
 			assert.LessOrEqual(t, out.took, lead, "it waited for those that are stuck")
 		}
-		assert.False(t, b.d.isIdle())
+		assert.False(t, b.c.sender.isIdle())
 		release()
 		for _, out := range hang {
 			requireGranted(t, <-out)
 		}
 		synctest.Wait()
-		assert.True(t, b.d.isIdle())
+		assert.True(t, b.c.sender.isIdle())
 
 		// They are bounded all the same.
-		release = b.trips.hold(-1)
+		release = b.trips.Hold(-1)
 		for i := range 20 * maxFlights {
 			hang = append(hang, b.send(t.Context(), fmt.Sprint("more", i), time.Hour))
 			time.Sleep(overdue / maxFlights)
 		}
-		assert.Equal(t, maxFlights+maxOverdue, b.trips.peak())
+		assert.Equal(t, maxFlights+maxOverdue, b.trips.Peak())
 		release()
 		for _, out := range hang[dead:] {
 			requireGranted(t, <-out)

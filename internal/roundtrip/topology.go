@@ -1,4 +1,4 @@
-package leasehold
+package roundtrip
 
 import (
 	"context"
@@ -10,25 +10,26 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// kind is what stands behind a client.
-type kind int
+// Kind is what stands behind a client.
+type Kind int
 
+// The kinds of clients.
 const (
-	unknownKind kind = iota // somebody's own kind of client, which does not tell
-	oneServer               // a server, with replicas or without
-	clusterKind             // a Redis Cluster: it says itself which server has a key
-	ringKind                // servers that know nothing of each other, between which the client chooses by the key
+	Unknown   Kind = iota // somebody's own kind of client, which does not tell
+	OneServer             // a server, with replicas or without
+	Cluster               // a Redis Cluster: it says itself which server has a key
+	Ring                  // servers that know nothing of each other, between which the client chooses by the key
 )
 
-// topology says which kind of Redis a client talks to, and which of its servers has a key. It never changes, and is safe for
+// Topology says which kind of Redis a client talks to, and which of its servers has a key. It never changes, and is safe for
 // concurrent use.
 //
 // It is found by what the client can do, not by its type: instrumentation and multi-tenant code wrap a client in a struct of
 // their own, which embeds go-redis's client or the interface. Commands go through the client as it was given, so its wrappers
 // and hooks see them; the topology is for what go-redis cannot route by itself: WAIT, subscriptions, and the choice of a queue.
-type topology struct {
-	kind kind
-	// Of a cluster or a ring: finds the server. It is the client's code, so it is called by node alone.
+type Topology struct {
+	Kind Kind
+	// Of a cluster or a ring: finds the server. It is the client's code, so it is called by Node alone.
 	find   func(ctx context.Context, key string) (*redis.Client, error)
 	reload func(context.Context) // of a cluster: asks for the slots anew; nil: it cannot
 	known  atomic.Bool           // the client knows where keys are, so that to ask it sends nothing
@@ -38,15 +39,15 @@ type topology struct {
 const maxWrappers = 32
 
 // newTopology finds the kind of a client. It sends nothing.
-func newTopology(client redis.UniversalClient) (t *topology) {
-	t = &topology{}
+func newTopology(client redis.UniversalClient) (t *Topology) {
+	t = &Topology{}
 	defer func() { _ = recover() }() // a wrapper that cannot even be unwrapped, such as a nil one, says nothing
 	for range maxWrappers {
 		switch c := client.(type) {
 		case interface {
 			MasterForKey(context.Context, string) (*redis.Client, error)
 		}:
-			t.kind, t.find = clusterKind, c.MasterForKey
+			t.Kind, t.find = Cluster, c.MasterForKey
 			if r, ok := client.(interface{ ReloadState(context.Context) }); ok {
 				t.reload = r.ReloadState
 			}
@@ -54,12 +55,12 @@ func newTopology(client redis.UniversalClient) (t *topology) {
 		case interface {
 			GetShardClientForKey(string) (*redis.Client, error)
 		}:
-			t.kind = ringKind
+			t.Kind = Ring
 			t.find = func(_ context.Context, key string) (*redis.Client, error) { return c.GetShardClientForKey(key) }
 			t.known.Store(true)
 			return t
 		case interface{ Options() *redis.Options }:
-			t.kind = oneServer
+			t.Kind = OneServer
 			return t
 		case interface{ Unwrap() redis.UniversalClient }:
 			client = c.Unwrap()
@@ -70,30 +71,30 @@ func newTopology(client redis.UniversalClient) (t *topology) {
 	return t
 }
 
-// isNil reports whether a client is none: nil itself, or a nil pointer in the interface, as of a variable that was never set.
-func isNil(client redis.UniversalClient) bool {
+// IsNil reports whether a client is none: nil itself, or a nil pointer in the interface, as of a variable that was never set.
+func IsNil(client redis.UniversalClient) bool {
 	v := reflect.ValueOf(client)
 	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
 }
 
-// many reports whether keys are spread over several servers, each with a client of its own.
-func (t *topology) many() bool { return t.find != nil }
+// Many reports whether keys are spread over several servers, each with a client of its own.
+func (t *Topology) Many() bool { return t.find != nil }
 
 // direct reports whether the client sends a command to the server that it was given, and follows no redirection from there.
-func (t *topology) direct() bool { return t.kind == oneServer || t.kind == ringKind }
+func (t *Topology) direct() bool { return t.Kind == OneServer || t.Kind == Ring }
 
 // learn is told of a call that succeeded, in a goroutine that may wait for the client: with the call, a cluster's client has asked
 // where keys are, unless a hook answered for it.
-func (t *topology) learn(key string) {
-	if t.many() && !t.known.Load() {
-		_, err := t.node(context.Background(), key)
+func (t *Topology) learn(key string) {
+	if t.Many() && !t.known.Load() {
+		_, err := t.Node(context.Background(), key)
 		t.known.Store(err == nil)
 	}
 }
 
-// refresh has a cluster's slots asked for anew, in a goroutine of go-redis's: it would go on asking a server that is gone until its
+// Refresh has a cluster's slots asked for anew, in a goroutine of go-redis's: it would go on asking a server that is gone until its
 // picture of the cluster is a minute old.
-func (t *topology) refresh() {
+func (t *Topology) Refresh() {
 	if t.reload == nil {
 		return
 	}
@@ -103,15 +104,15 @@ func (t *topology) refresh() {
 
 var errNoNode = errors.New("the redis client names no server for the key")
 
-// node returns the client of the server that has the key, of a cluster or a ring. A cluster client that does not know the slots
+// Node returns the client of the server that has the key, of a cluster or a ring. A cluster client that does not know the slots
 // yet asks for them, and may take as long as its own timeouts allow; otherwise nothing is sent. A panic of the client is an error.
-func (t *topology) node(ctx context.Context, key string) (c *redis.Client, err error) {
+func (t *Topology) Node(ctx context.Context, key string) (c *redis.Client, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			c, err = nil, fault.Panicked(p)
 		}
 	}()
-	if !t.many() {
+	if !t.Many() {
 		return nil, errNoNode
 	}
 	if c, err = t.find(ctx, key); err == nil && c == nil {

@@ -1,36 +1,44 @@
-package leasehold
+package roundtrip
 
 import (
 	"context"
 	"fmt"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/fault"
 	"github.com/redis/go-redis/v9"
 )
 
 // An acquire that replicas have to acknowledge ends with a WAIT. It asks about the writes that came before it on its own
 // connection, so the two have to share one, and that has to be a connection to the server which has the key.
 
-// runReplicated is run with a WAIT for replicas.
-func (d *deployment) runReplicated(ctx context.Context, sc *script, r *request, mode string, bound time.Duration) (any, sent, error) {
-	return d.await(ctx, d.call(sc, r, mode), bound, func(c *call) {
+// Ack is what an acquire asks of the replicas.
+type Ack struct {
+	Replicas int
+	Within   time.Duration
+}
+
+// DoReplicated is Do with a WAIT for replicas. On a client of several servers the WAIT stands behind the renewal, a run of another
+// script for the same token.
+func (c *Client) DoReplicated(ctx context.Context, cmd, renewal *Command, want Ack, bound time.Duration) (reply any, writes int, _ error) {
+	return c.sender.await(ctx, cmd, bound, func(cmd *Command) {
 		// It has a round trip to itself: those who shared it would wait for the replicas too.
-		c.with.Store(d.sender)
-		d.landed.Go(func() {
-			defer c.finish()
-			defer c.abandoned()
-			defer recovered(c)
-			if d.topology.many() {
-				d.sendConfirmed(c, d.call(renewScript, r, ""))
+		cmd.with.Store(c.sender)
+		c.sender.landed.Go(func() {
+			defer cmd.finish()
+			defer cmd.abandoned()
+			defer recovered(cmd)
+			if c.topology.Many() {
+				c.sender.sendConfirmed(cmd, renewal, want)
 			} else {
-				c.reply, c.err = d.sendReplicated(d.client, c)
+				cmd.reply, cmd.err = sendReplicated(c.sender.client, cmd, want)
 			}
 		})
 	})
 }
 
 // sendReplicated sends a call with a WAIT behind it in one pipeline, which is one connection of one server.
-func (s *sender) sendReplicated(client redis.Cmdable, c *call) (reply any, err error) {
+func sendReplicated(client redis.Cmdable, c *Command, want Ack) (reply any, err error) {
 	ctx := context.Background()
 	var cmd *redis.Cmd
 	var acks *redis.IntCmd
@@ -38,7 +46,7 @@ func (s *sender) sendReplicated(client redis.Cmdable, c *call) (reply any, err e
 		pipe := client.Pipeline()
 		cmd = c.command(ctx)
 		_ = pipe.Process(ctx, cmd)
-		acks = redis.NewIntCmd(ctx, "wait", c.o.replicas, c.o.replicasIn.Milliseconds())
+		acks = redis.NewIntCmd(ctx, "wait", want.Replicas, want.Within.Milliseconds())
 		_ = pipe.Process(ctx, acks)
 		_, _ = pipe.Exec(ctx)
 	}
@@ -46,8 +54,8 @@ func (s *sender) sendReplicated(client redis.Cmdable, c *call) (reply any, err e
 	if _, refused := reply.([]any); refused || err != nil {
 		return reply, err // the lock was not had: nothing to be acknowledged
 	}
-	if err = acks.Err(); err == nil && int(acks.Val()) < c.o.replicas {
-		err = &replicasError{int(acks.Val()), c.o.replicas, c.o.replicasIn}
+	if err = acks.Err(); err == nil && int(acks.Val()) < want.Replicas {
+		err = &fault.Replicas{Acks: int(acks.Val()), Want: want.Replicas, Within: want.Within}
 	}
 	return reply, err
 }
@@ -59,22 +67,22 @@ func (s *sender) sendReplicated(client redis.Cmdable, c *call) (reply any, err e
 // renewal, a later write, takes the WAIT to the connection that it is about: replicas which acknowledge it have the lock too. The
 // renewal writes nothing where the token does not hold the key. So whatever the client and its hooks do with keys, and wherever
 // the key has moved meanwhile, the attempt can fail, and cannot take one server's replicas for another's.
-func (d *deployment) sendConfirmed(c, renewal *call) {
-	cmd := d.sendOne(c)
+func (s *sender) sendConfirmed(c, renewal *Command, want Ack) {
+	cmd := s.sendOne(c)
 	reply, err := c.reply, c.err
 	if _, refused := reply.([]any); refused || err != nil {
 		return
 	}
 	c.reply, c.err = nil, nil               // not yet
 	key, _ := cmd.Args()[firstKey].(string) // as it was sent: a hook may have rewritten it
-	node, err := d.topology.node(context.Background(), key)
+	node, err := s.topology.Node(context.Background(), key)
 	if err == nil {
 		var held any
 		renewal.args[firstKey] = key
-		held, err = d.sendReplicated(node, renewal)
+		held, err = sendReplicated(node, renewal, want)
 		if n, is := held.(int64); is && n < 0 {
 			err = fmt.Errorf("%w: the server which the client names for the key does not have the lock",
-				&replicasError{0, c.o.replicas, c.o.replicasIn})
+				&fault.Replicas{Acks: 0, Want: want.Replicas, Within: want.Within})
 		}
 	}
 	c.reply, c.err = reply, err
