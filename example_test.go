@@ -14,8 +14,8 @@ import (
 	"github.com/go-leasehold/leasehold"
 )
 
-// exampleRedis starts a Redis for one example. Its TTLs stand still until FastForward, so no lease of an example runs out
-// by accident.
+// exampleRedis starts a Redis for one example. Its time stands still until FastForward is called, so no key of an example
+// expires by accident.
 func exampleRedis() (client *redis.Client, server *miniredis.Miniredis, stop func()) {
 	server, err := miniredis.Run()
 	if err != nil {
@@ -36,7 +36,7 @@ func ExampleLocker_WithLock() {
 	defer locker.Close()
 
 	err := locker.WithLock(ctx, "invoice:7", 10*time.Second, func(ctx context.Context, lease *leasehold.Lease) error {
-		// Work here, for as long as it takes. Give ctx to every call, and lease.FencingToken() to every write.
+		// Work here for as long as needed. Give ctx to every call, and lease.FencingToken() to every write.
 		fmt.Println("paying under", lease.Key())
 		return nil
 	})
@@ -46,7 +46,8 @@ func ExampleLocker_WithLock() {
 	// <nil>
 }
 
-// fn's context says that the lease is lost, and why. The error of WithLock says it again, for an fn that did not listen.
+// The context of the function says that the lease is lost, and why. The error of WithLock says it again, for a function that
+// did not look at its context.
 func ExampleLocker_WithLock_lost() {
 	ctx := context.Background()
 	client, server, stop := exampleRedis()
@@ -55,7 +56,7 @@ func ExampleLocker_WithLock_lost() {
 	defer locker.Close()
 
 	err := locker.WithLock(ctx, "invoice:7", 10*time.Second, func(ctx context.Context, lease *leasehold.Lease) error {
-		server.Del("invoice:7") // by an operator, say; the next renewal finds out
+		server.Del("invoice:7") // an operator deletes the key; the next renewal finds that out
 		<-ctx.Done()
 		fmt.Println(context.Cause(ctx))
 		return ctx.Err()
@@ -116,7 +117,7 @@ func ExampleLocker_TryAcquire() {
 	// <nil>
 }
 
-// The context bounds the wait. The error names both ends of it: what was waited for, and what ended the waiting.
+// The context bounds the wait. The error names both what the call waited for and what ended the wait.
 func ExampleLocker_Acquire() {
 	ctx := context.Background()
 	client, _, stop := exampleRedis()
@@ -141,7 +142,7 @@ func ExampleLocker_Acquire() {
 	// true true
 }
 
-// After Acquire nothing renews the lease but its holder, here before each step that needs a known time.
+// After Acquire only the holder renews the lease.
 func ExampleLease_Renew() {
 	ctx := context.Background()
 	client, server, stop := exampleRedis()
@@ -160,7 +161,7 @@ func ExampleLease_Renew() {
 	fmt.Println(lease.Renew(ctx), lease.ValidUntil().After(before))
 
 	server.Del("invoice:7")
-	err = lease.Renew(ctx) // never takes the lock again: somebody may have had it in between
+	err = lease.Renew(ctx) // it never takes the lock again, because somebody may have had it in between
 	fmt.Println(errors.Is(err, leasehold.ErrLost), lease.Valid())
 	// Output:
 	// <nil> true
@@ -182,7 +183,7 @@ func ExampleLease_EnsureFor() {
 	defer lease.Release(ctx)
 
 	for _, invoice := range []int{7, 8} {
-		if err := lease.EnsureFor(ctx, 2*time.Second); err != nil { // what one invoice may take
+		if err := lease.EnsureFor(ctx, 2*time.Second); err != nil { // one invoice may take as long
 			fmt.Println(err)
 			return
 		}
@@ -193,8 +194,8 @@ func ExampleLease_EnsureFor() {
 	// paying 8
 }
 
-// The resource has the last word. Here it lives in this process and has a Guard; for one in Redis there is FencedScript,
-// for one in SQL a column.
+// The resource decides whether a write is allowed. Here the resource is in this process and uses a Guard. A resource in Redis
+// uses FencedScript, and one in SQL a column.
 func ExampleLease_FencingToken() {
 	ctx := context.Background()
 	client, server, stop := exampleRedis()
@@ -208,8 +209,8 @@ func ExampleLease_FencingToken() {
 		fmt.Println(err)
 		return
 	}
-	<-first.Done()                            // the holder is paused for longer than its TTL,
-	server.FastForward(50 * time.Millisecond) // and so its key is gone
+	<-first.Done()                            // the holder was paused for longer than its TTL,
+	server.FastForward(50 * time.Millisecond) // so its key is gone
 	second, err := locker.TryAcquire(ctx, "invoice:7", 10*time.Second)
 	if err != nil {
 		fmt.Println(err)
@@ -218,7 +219,7 @@ func ExampleLease_FencingToken() {
 
 	fmt.Println(second.FencingToken() > first.FencingToken())
 	fmt.Println(ledger.Admit("invoice:7", second.FencingToken()))
-	err = ledger.Admit("invoice:7", first.FencingToken()) // its late write
+	err = ledger.Admit("invoice:7", first.FencingToken()) // the late write of the first holder
 	fmt.Println(errors.Is(err, leasehold.ErrStale))
 	// Output:
 	// true
@@ -226,8 +227,8 @@ func ExampleLease_FencingToken() {
 	// true
 }
 
-// A lease goes from one process to another by its token: Detach lets go of it here, and Adopt takes it over there, with a
-// higher fencing token. So what the former holder may still have on its way is refused by the resource.
+// The token of a lease passes it from one process to another: Detach gives the lease up here, and Adopt takes it over there,
+// with a higher fencing token. So the resource refuses writes of the former holder that are still on their way.
 func ExampleLocker_Adopt() {
 	ctx := context.Background()
 	client, _, stop := exampleRedis()
@@ -240,9 +241,9 @@ func ExampleLocker_Adopt() {
 		fmt.Println(err)
 		return
 	}
-	token := lease.Detach() // goes to the worker with the job
+	token := lease.Detach() // is sent to the worker with the job
 	fmt.Println(lease.Err())
-	fmt.Println(dispatcher.Close()) // which leaves the lease alone
+	fmt.Println(dispatcher.Close()) // this does not touch the lease
 
 	adopted, err := worker.Adopt(ctx, "invoice:7", token, 10*time.Second, leasehold.WithAutoRenew(true))
 	if err != nil {
@@ -311,7 +312,7 @@ func ExampleWithLogger() {
 	handler := slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{
 		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 			if a.Key == slog.TimeKey || a.Key == "fencing_token" {
-				return slog.Attr{} // another one at each run
+				return slog.Attr{} // different in each run
 			}
 			return a
 		},
