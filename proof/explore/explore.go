@@ -1,7 +1,7 @@
 // Package explore visits every state that a model can reach, breadth first. It needs nothing but the standard library.
 //
-// A model is a first state and a function that makes all states which can come next. The search stops at the first step that
-// violates a property, and tells the way to it: no shorter way leads to a violation.
+// A model is a first state and a function that makes all states which can come next. The search stops at the first step
+// that violates a property, and tells the way to it: no shorter way leads to a violation.
 package explore
 
 import (
@@ -12,8 +12,8 @@ import (
 	"unsafe"
 )
 
-// Model is what is explored. S is a state, which consists of bytes and bools only, so that equal states have equal memory. L
-// names a step.
+// Model is what is explored. S is a state, which consists of bytes and bools only, so that equal states have equal memory.
+// L names a step.
 type Model[S comparable, L fmt.Stringer] struct {
 	Start S
 
@@ -92,8 +92,8 @@ func (m *Model[S, L]) Run() (r Result) {
 	return r
 }
 
-// trace finds the way to a violation: back by fingerprints, then forward again, step by step. On the way forward states are left
-// as they are, so that a client keeps its name from the first line to the last.
+// trace finds the way to a violation: back by fingerprints, then forward again, step by step. On the way forward states are
+// left as they are, so that a client keeps its name from the first line to the last.
 func (m *Model[S, L]) trace(seed maphash.Seed, seen *set, last uint64, bad *S, violated string) (lines []string) {
 	way := []uint64{fingerprint(seed, bad)}
 	for at := last; at != 0; at = seen.parent(at) {
@@ -128,8 +128,8 @@ func (m *Model[S, L]) trace(seed maphash.Seed, seen *set, last uint64, bad *S, v
 	return lines
 }
 
-// fingerprint stands for a state in the set of those that were seen: 64 bits under a seed that is new in every run. With ten
-// million states the chance that two of them share one is one in 300,000.
+// fingerprint stands for a state in the set of those that were seen: 64 bits under a seed that is new in every run. With
+// ten million states the chance that two of them share one is one in 300,000.
 func fingerprint[S any](seed maphash.Seed, s *S) uint64 {
 	h := maphash.Bytes(seed, unsafe.Slice((*byte)(unsafe.Pointer(s)), unsafe.Sizeof(*s)))
 	return max(h, 1) // 0 is none
