@@ -212,7 +212,7 @@ type step struct {
 const nobody int8 = -1
 
 var kinds = [...]string{
-	"", "try", "join", "look", "renew", "release", "adopt", "SET NX PX", "compare and delete", "fast acquire", "fast release",
+	"", "try", "join", "poll", "renew", "release", "adopt", "SET NX PX", "compare and delete", "fast acquire", "fast release",
 }
 
 func (st step) String() string {
@@ -230,8 +230,8 @@ func (st step) String() string {
 
 func (c command) String() string {
 	what := kinds[c.kind&verb]
-	if c.kind&undo != 0 {
-		what = "undo of " + what
+	if c.kind&cancel != 0 {
+		what = "cancellation of " + what
 	}
 	if c.kind&orphan != 0 {
 		what = "abandoned " + what
@@ -262,7 +262,7 @@ func show(s *state) string {
 	b.WriteString(", line")
 	for _, p := range s.line {
 		if p.token != 0 {
-			fmt.Fprintf(&b, " %s:%d", tokenName(p.token), p.mark)
+			fmt.Fprintf(&b, " %s:%d", tokenName(p.token), p.heartbeat)
 		}
 	}
 	for t := token(1); t < foreigner; t++ {

@@ -18,7 +18,7 @@ func (w *walk) call(s *state, c int, k kind) {
 	cl := &s.clients[c]
 	cl.call, cl.age, cl.reply, cl.due = k, 0, 0, 0
 	w.send(s, command{k, s.tokenOf(c), cl.former})
-	if w.broken == anchorMovesWithAnswer && k == look {
+	if w.broken == anchorMovesWithAnswer && k == poll {
 		cl.trust = w.longestTrust()
 	}
 }
@@ -51,13 +51,13 @@ func (w *walk) enter(s *state, c int, k kind) {
 	w.call(s, c, k)
 }
 
-// longestTrust is how long a message can be trusted, counted from the look before it: no longer than the mark lasts, nor
-// than the ttl, to which the first renewal sets the key.
+// longestTrust is how long a message can be trusted, counted from the poll before it: no longer than the heartbeat lasts,
+// nor than the ttl, to which the first renewal sets the key.
 func (w *walk) longestTrust() uint8 {
 	if w.broken == trustWithinTTL {
-		return w.claim
+		return w.waiterTTL
 	}
-	return min(w.claim, w.ttl)
+	return min(w.waiterTTL, w.ttl)
 }
 
 // hold begins a lease.
@@ -87,13 +87,13 @@ func (s *state) trusts(t token) bool {
 	return s.clients[c].left > 0 && s.tokenOf(c) == t
 }
 
-// giveUp ends an attempt that may have been had. The undo is sent until it is answered.
+// giveUp ends an attempt that may have been had. The cancellation is sent until it is answered.
 func (w *walk) giveUp(s *state, c int) {
 	w.abandon(s, c)
-	k := release | undo
+	k := release | cancel
 	cl := &s.clients[c]
 	if cl.phase == adopting {
-		k = adopt | undo
+		k = adopt | cancel
 	}
 	w.send(s, command{k, s.tokenOf(c), cl.former})
 	s.finish(c)
@@ -113,7 +113,7 @@ func (w *walk) readReply(s *state, c int) {
 		switch {
 		case left > 0:
 			w.hold(s, c, left, f)
-		case cl.phase == waiting: // it came too late to be trusted: look again
+		case cl.phase == waiting: // it came too late to be trusted: poll again
 			cl.due = 1
 		default:
 			w.giveUp(s, c)
@@ -152,7 +152,7 @@ func (w *walk) readReply(s *state, c int) {
 			return
 		}
 		if cl.stray != 0 {
-			w.send(s, command{kind: release | undo, token: s.tokenOf(c)})
+			w.send(s, command{kind: release | cancel, token: s.tokenOf(c)})
 		}
 		*cl = client{phase: waiting, name: 1 - cl.name, acquisitions: cl.acquisitions, subscription: cl.subscription}
 		w.call(s, c, join)
@@ -171,16 +171,16 @@ func (w *walk) readReply(s *state, c int) {
 	}
 }
 
-// readMessage is what a waiter does with a grant, of which it hears between two looks.
+// readMessage is what a waiter does with a grant, of which it hears between two polls.
 func (w *walk) readMessage(s *state, c int, fence uint8) {
 	cl := &s.clients[c]
 	trust := cl.trust
 	if w.broken == trustFromSend {
-		trust = w.claim
+		trust = w.waiterTTL
 	}
 	if (fence > cl.high || w.broken == compareFences) && trust > 0 && !w.confirms {
 		w.hold(s, c, trust, fence)
 		return
 	}
-	cl.due = 1 // it is a hint: look
+	cl.due = 1 // it is a hint: poll
 }

@@ -21,7 +21,7 @@ const (
 	clear flagging = true  // there is neither line nor tombstone
 )
 
-// mint is fence.lua: the next fencing token.
+// mint is token.lua: the next fencing token.
 func (w *walk) mint(s *state, how flagging) uint8 {
 	if w.flag {
 		switch {

@@ -45,13 +45,14 @@ func (w *walk) faults(s0 *state) {
 		if s0.lock.owner != 0 {
 			do("the lock is deleted", func() {
 				s.deletions--
-				s.excuse(s.lock.owner)
-				for t := token(1); t <= foreigner; t++ { // one whose lease is being adopted trusts it still
-					if s.trusts(t) {
-						s.excuse(t)
-					}
+				s.seize()
+			})
+			do("the lock is released by force", func() {
+				s.deletions--
+				s.seize()
+				if head, _ := w.firstLive(&s, 0); head.token != 0 {
+					w.handOver(&s, head)
 				}
-				s.lock = lock{}
 			})
 		}
 		if s0.line[0].token != 0 {
@@ -59,16 +60,16 @@ func (w *walk) faults(s0 *state) {
 				s.deletions--
 				s.line, s.lineLeft = [maxPlaces]place{}, 0
 			})
-			// Who has looked since it came counts as alive for less long than it knows, and so does a lock that is handed
+			// Who has polled since it came counts as alive for less long than it knows, and so does a lock that is handed
 			// to it: this is as if the lock were deleted early.
-			do("the marks are deleted", func() {
+			do("the heartbeats are deleted", func() {
 				s.deletions--
 				for i := range s.line {
 					p := &s.line[i]
-					if p.mark != p.ticket {
+					if p.heartbeat != p.ticket {
 						s.excuse(p.token)
 					}
-					p.mark = p.ticket
+					p.heartbeat = p.ticket
 				}
 			})
 		}
@@ -91,7 +92,7 @@ func (w *walk) faults(s0 *state) {
 			later(&s.lineLeft, s.line[0].token != 0)
 			for i := range s.line {
 				p := &s.line[i]
-				later(&p.mark, p.mark > 0) // what is over stays over: how long it is over is not kept
+				later(&p.heartbeat, p.heartbeat > 0) // what is over stays over: how long it is over is not kept
 				later(&p.ticket, p.ticket > 0)
 			}
 		})
@@ -100,7 +101,7 @@ func (w *walk) faults(s0 *state) {
 		do("the server's clock is set forward", func() { s.forward--; w.expire(&s) })
 	}
 	// Keys that are used no more expire after a while. What is said of each holds at any time after that.
-	if !w.timed && s0.line[0].token != 0 && !w.anybodyLives(s0) && w.broken != marksCount {
+	if !w.timed && s0.line[0].token != 0 && !w.anybodyLives(s0) && w.broken != heartbeatsCount {
 		s = *s0
 		s.line, s.lineLeft = [maxPlaces]place{}, 0
 		w.done(&s, step{what: "the line expires", who: nobody})
@@ -110,6 +111,17 @@ func (w *walk) faults(s0 *state) {
 		s.graves, s.tombs = 0, 0
 		w.done(&s, step{what: "the tombstones expire", who: nobody})
 	}
+}
+
+// seize takes the lock from whoever has it. One whose lease is being adopted trusts it still, so all who trust are excused.
+func (s *state) seize() {
+	s.excuse(s.lock.owner)
+	for t := token(1); t <= foreigner; t++ {
+		if s.trusts(t) {
+			s.excuse(t)
+		}
+	}
+	s.lock = lock{}
 }
 
 // excuse takes a lease out of the judgement of two that trust: it was ended by hand.
@@ -156,10 +168,10 @@ func (w *walk) tick(s *state) {
 	for c := range s.clients {
 		cl := &s.clients[c]
 		cl.trust, cl.left = minus(cl.trust, 1), minus(cl.left, 1)
-		if cl.call != 0 && cl.age < max(w.claim, w.ttl) {
+		if cl.call != 0 && cl.age < max(w.waiterTTL, w.ttl) {
 			cl.age++
 		}
-		if w.timed && cl.phase == waiting && cl.call == 0 && w.broken != lookEveryTick {
+		if w.timed && cl.phase == waiting && cl.call == 0 && w.broken != pollEveryTick {
 			cl.due = 1
 		}
 	}
@@ -179,7 +191,7 @@ func (w *walk) expire(s *state) {
 	}
 	for i := range s.line {
 		p := &s.line[i]
-		p.mark, p.ticket = minus(p.mark, 1), minus(p.ticket, 1)
+		p.heartbeat, p.ticket = minus(p.heartbeat, 1), minus(p.ticket, 1)
 	}
 	if s.lineLeft > 0 && w.timed {
 		if s.lineLeft--; s.lineLeft == 0 {

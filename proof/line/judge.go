@@ -50,7 +50,7 @@ func (w *walk) overtakes(s *state, t token) {
 			return
 		}
 		o := ownerOf(p.token)
-		alive := p.mark > w.fresh()-w.claim && p.mark <= w.fresh()
+		alive := p.heartbeat > w.fresh()-w.waiterTTL && p.heartbeat <= w.fresh()
 		if cl := &s.clients[o]; alive && cl.phase == waiting && cl.dead == 0 && s.tokenOf(o) == p.token {
 			w.fail(passed)
 		}
@@ -59,7 +59,7 @@ func (w *walk) overtakes(s *state, t token) {
 
 // count judges the tick that ends.
 func (w *walk) count(s *state) {
-	waiter, used := false, s.lock.owner != 0 && s.lock.claim == 0 || s.foreign.left > 0
+	waiter, used := false, s.lock.owner != 0 && s.lock.unconfirmed == 0 || s.foreign.left > 0
 	for c := range s.clients {
 		cl := &s.clients[c]
 		used = used || cl.left > 0

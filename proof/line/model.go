@@ -3,10 +3,10 @@
 //
 // # What a state is
 //
-// Redis: the lock's key with the time that it has left, the fencing counter, the line with a mark for each place, and the
-// tombstones. Each of three clients: what it is doing, the call that is under way, the answer that it has not read yet, and
-// the time for which it trusts its lease. A foreign client that knows only SET NX PX and compare-and-delete. And what is
-// under way: commands, and the messages that tell a waiter of a grant. Times are ticks that are left, and fencing tokens
+// Redis: the lock's key with the time that it has left, the fencing counter, the line with a heartbeat for each place, and
+// the tombstones. Each of three clients: what it is doing, the call that is under way, the answer that it has not read yet,
+// and the time for which it trusts its lease. A foreign client that knows only SET NX PX and compare-and-delete. And what
+// is under way: commands, and the messages that tell a waiter of a grant. Times are ticks that are left, and fencing tokens
 // are ranks, so that states which differ only in the date are one. Some fields are ghosts: no script and no client reads
 // them, they only serve to judge.
 //
@@ -17,7 +17,7 @@
 //
 //	free   Nothing is urgent. A command, an answer or a message may be delayed for ever and overtake each other, and a client may
 //	       do nothing for any time. So delay, loss and pause need no steps of their own. For safety.
-//	timed  A tick passes only when no command, answer, message or due look of a running client is left. Crash, pause and loss are
+//	timed  A tick passes only when no command, answer, message or due poll of a running client is left. Crash, pause and loss are
 //	       steps that are counted. For bounds on waiting.
 //
 // The margin is none, and trust is as long as the rules allow, so that the bounds are tight: a key that is set for T at one
@@ -39,8 +39,8 @@
 // different rates, which the margin is for; forged messages, and so the upper bound on the fencing token of a message; keys
 // of another type; a full server; replicas, lock delay and the longest hold, whose leases never trust a message (the run
 // with confirms covers them). A waiter whose answers came too late three times gives its stay up: that is a cancellation.
-// Inspect changes nothing and judges marks as line.lua does. A fencing token is the server's time or one more than the
-// counter: here it is one more, and a counter that is lost leaves that floor behind.
+// Inspect changes nothing and judges heartbeats as alive.lua does. A fencing token is the server's time or one more than
+// the counter: here it is one more, and a counter that is lost leaves that floor behind.
 package line
 
 type token = uint8 // of one attempt of one client; 0 is none
@@ -58,66 +58,66 @@ const (
 type rule int
 
 const (
-	none                  rule = iota
-	trustFromSend              // a lease is trusted from before its command was sent
-	compareFences              // a message is trusted only with a fencing token above that of the last look
-	trustWithinTTL             // and for no longer than the ttl
-	anchorMovesWithAnswer      // which counts from the last look that was answered
-	lookCreatesNothing         // a look creates no place
-	releaseCompares            // a release looks whose key it is
-	renewalCompares            // so does a renewal
-	renewalCreatesNothing      // which does not set a key that is gone
-	sameLeaseSameFence         // an acquire that is sent again is answered the same fencing token
-	tryKeepsTheLine            // a try does not pass the line
-	deadRefuseNobody           // nor is it refused because of the dead
-	restIsNotPassed            // nor does it pass what is behind more of the dead than one run clears away
-	unclearedAsksAgain         // in which case it asks again
-	lineHasTTL                 // the line expires
-	undoBuries                 // an undo leaves a tombstone
-	strayBuries                // so does a release whose acquire may have been sent twice
-	leaveLine                  // who gives up leaves the line
-	grantEndsWithMark          // a grant lasts for as long as the mark
-	marksCount                 // whose mark is over is dead
-	marksEndInTime             // from the very instant
-	futureMarksAreDead         // a mark beyond a whole claim is not believed
-	lookRenewsMark             // a look renews the mark
-	lookWhenSubscribed         // a waiter looks when its subscription is confirmed
-	lookEveryTick              // and now and then
-	adoptMints                 // an adoption has a fencing token of its own
-	adoptKeepsTime             // it does not shorten the time of the key
-	adoptGivesBack             // one that failed gives the lease back
-	adoptBuriesFormer          // the former token gets a tombstone
-	adoptUndoBuries            // and so does that of an adoption that failed
-	joinFlags                  // the flag in the counter, see fast.go: a join sets it
-	undoFlags                  // an undo sets it
-	adoptFlags                 // an adoption sets it
-	handOverKeepsFlag          // a hand-over keeps it
-	clearOnlyIfNothing         // an acquire clears it only if there is neither line nor tombstone
-	newCounterFlagged          // a counter that was missing is written with it
-	missingProvesNothing       // a counter that is missing is none without the flag
-	fastReleaseAsks            // a fast release does nothing if it is set
-	fastAcquireGivesBack       // a fast acquire that finds it set leaves nothing
+	none                   rule = iota
+	trustFromSend               // a lease is trusted from before its command was sent
+	compareFences               // a message is trusted only with a fencing token above that of the last poll
+	trustWithinTTL              // and for no longer than the ttl
+	anchorMovesWithAnswer       // which counts from the last poll that was answered
+	pollCreatesNothing          // a poll creates no place
+	releaseCompares             // a release looks whose key it is
+	renewalCompares             // so does a renewal
+	renewalCreatesNothing       // which does not set a key that is gone
+	sameLeaseSameFence          // an acquire that is sent again is answered the same fencing token
+	tryKeepsTheLine             // a try does not pass the line
+	deadRefuseNobody            // nor is it refused because of the dead
+	restIsNotPassed             // nor does it pass what is behind more of the dead than one run clears away
+	unclearedAsksAgain          // in which case it asks again
+	lineHasTTL                  // the line expires
+	cancelBuries                // a cancellation leaves a tombstone
+	strayBuries                 // so does a release whose acquire may have been sent twice
+	leaveLine                   // who gives up leaves the line
+	grantEndsWithHeartbeat      // a grant lasts for as long as the heartbeat
+	heartbeatsCount             // whose heartbeat is over is dead
+	heartbeatsEndInTime         // from the very instant
+	futureIsDead                // one beyond the waiter's TTL is not believed
+	pollRenewsHeartbeat         // a poll renews the heartbeat
+	pollWhenSubscribed          // a waiter polls when its subscription is confirmed
+	pollEveryTick               // and now and then
+	adoptMints                  // an adoption has a fencing token of its own
+	adoptKeepsTime              // it does not shorten the time of the key
+	adoptGivesBack              // one that failed gives the lease back
+	adoptBuriesFormer           // the former token gets a tombstone
+	adoptCancelBuries           // and so does that of an adoption that failed
+	joinFlags                   // the flag in the counter, see fast.go: a join sets it
+	cancelFlags                 // a cancellation sets it
+	adoptFlags                  // an adoption sets it
+	handOverKeepsFlag           // a hand-over keeps it
+	clearOnlyIfNothing          // an acquire clears it only if there is neither line nor tombstone
+	newCounterFlagged           // a counter that was missing is written with it
+	missingProvesNothing        // a counter that is missing is none without the flag
+	fastReleaseAsks             // a fast release does nothing if it is set
+	fastAcquireGivesBack        // a fast acquire that finds it set leaves nothing
 )
 
 // model is what one run explores.
 type model struct {
-	timed        bool
-	claim, ttl   uint8 // ticks for which a mark lasts, and a lease
-	adopterTTL   uint8 // 0: as ttl
-	clients      uint8 // how many of them take part
-	acquisitions uint8 // of each
-	foreign      uint8 // acquisitions of the foreign client
-	room         uint8 // so many of the dead one run clears away; 0: all
+	timed          bool
+	waiterTTL, ttl uint8 // ticks for which a heartbeat lasts, and a lease
+	adopterTTL     uint8 // 0: as ttl
+	clients        uint8 // how many of them take part
+	acquisitions   uint8 // of each
+	foreign        uint8 // acquisitions of the foreign client
+	room           uint8 // so many of the dead one run clears away; 0: all
 
-	tries, waits, renews, cancels bool // what clients may do
-	confirms                      bool // a message only makes the waiter look, as where a lease is not renewed by itself
-	subscribes                    bool // a message finds only a waiter whose subscription is confirmed
+	tries, waits, renews, quits bool // what clients may do
+	confirms                    bool // a message only makes the waiter poll, as where a lease is not renewed by itself
+	subscribes                  bool // a message finds only a waiter whose subscription is confirmed
 
 	// How often it may happen.
 	crashes, pauses uint8
 	losses          uint8 // of a message; in free mode it happens for nothing
 	repeats         uint8 // a command is sent again, or is given up by its caller
-	deletions       uint8 // by hand, or by eviction: of the lock, the line, the marks or the counter
+	deletions       uint8 // by hand, or by eviction: of the lock, the line, the heartbeats or the counter
 	back, forward   uint8 // the server's clock is set by a tick
 	tells           uint8 // a holder gives its token to whoever adopts the lease
 
@@ -151,17 +151,17 @@ const (
 
 // lock is the lock's key.
 type lock struct {
-	owner token
-	left  uint8
-	fence uint8 // ghost: with which it was given
-	claim uint8 // ghost: it was handed over, and its waiter has not confirmed it
+	owner       token
+	left        uint8
+	fence       uint8 // ghost: with which it was given
+	unconfirmed uint8 // ghost: it was handed over, and its waiter has not confirmed it
 }
 
 // place is one in the line.
 type place struct {
-	token  token
-	mark   uint8 // ticks for which it counts as alive; more than claim: from the future
-	ticket uint8 // the same, of its arrival: what counts when the mark is lost
+	token     token
+	heartbeat uint8 // ticks for which it counts as alive; more than waiterTTL: from the future
+	ticket    uint8 // the same, of its arrival: what counts when the heartbeat is lost
 }
 
 // command is one that is under way.
@@ -222,10 +222,10 @@ type client struct {
 	reply        reply // that it has not read yet
 	replyFence   uint8
 
-	joined uint8 // a waiter: it was answered that it waits, so it looks from now on
+	joined uint8 // a waiter: it was answered that it waits, so it polls from now on
 	trust  uint8 // ticks for which a message can be trusted
 	high   uint8 // the fencing token that it has to exceed
-	due    uint8 // it must look now
+	due    uint8 // it must poll now
 
 	left  uint8 // a holder: ticks for which it trusts its lease
 	fence uint8

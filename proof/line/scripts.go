@@ -9,7 +9,7 @@ type kind = uint8
 const (
 	try kind = 1 + iota
 	join
-	look
+	poll
 	renew
 	release
 	adopt
@@ -20,7 +20,7 @@ const (
 
 	verb   kind = 15
 	orphan kind = 16 // nobody listens for the answer
-	undo   kind = 32 // a release, or an adoption, that undoes what an attempt may have done
+	cancel kind = 32 // a release, or an adoption, that cancels what an attempt may have done
 )
 
 // reply is what a script answers.
@@ -41,17 +41,17 @@ const (
 // exec runs one script and answers.
 func (w *walk) exec(s *state, c command) (reply, uint8) {
 	switch c.kind & verb {
-	case try, join, look:
+	case try, join, poll:
 		return w.acquire(s, c.token, c.kind&verb)
 	case renew:
 		if s.lock.owner != c.token && !w.renewsAnyway(s) {
 			return no, 0
 		}
 		s.lock.owner = c.token // as it is, but where a rule is broken
-		s.lock.left, s.lock.claim = w.ttlOf(c), 0
+		s.lock.left, s.lock.unconfirmed = w.ttlOf(c), 0
 		return yes, 0
 	case release:
-		w.release(s, c.token, c.kind&undo != 0)
+		w.release(s, c.token, c.kind&cancel != 0)
 	case adopt:
 		return w.adopt(s, c)
 	case setNX:
@@ -87,7 +87,7 @@ func (w *walk) ttlOf(c command) uint8 {
 // acquire is acquire.lua.
 func (w *walk) acquire(s *state, me token, mode kind) (reply, uint8) {
 	if s.lock.owner == me {
-		s.lock.left, s.lock.claim = w.ttl, 0
+		s.lock.left, s.lock.unconfirmed = w.ttl, 0
 		if s.missing != 0 || w.broken == sameLeaseSameFence {
 			old := s.lock.fence
 			s.lock.fence = w.mint(s, keep)
@@ -100,10 +100,10 @@ func (w *walk) acquire(s *state, me token, mode kind) (reply, uint8) {
 		}
 		return granted, s.counter
 	}
-	if mode == look && s.placeOf(me) < 0 && w.broken != lookCreatesNothing {
+	if mode == poll && s.placeOf(me) < 0 && w.broken != pollCreatesNothing {
 		return gone, 0
 	}
-	if mode != look && s.tombs&bit(me) != 0 {
+	if mode != poll && s.tombs&bit(me) != 0 {
 		return gone, 0
 	}
 	if s.lock.owner == 0 {
@@ -125,7 +125,7 @@ func (w *walk) acquire(s *state, me token, mode kind) (reply, uint8) {
 		case head.token == me || head.token == 0 && (cleared || w.broken == restIsNotPassed):
 			w.overtakes(&before, me)
 			how := keep
-			if mode != look && !found || w.broken == clearOnlyIfNothing {
+			if mode != poll && !found || w.broken == clearOnlyIfNothing {
 				how = clear
 			}
 			return granted, w.give(s, me, w.ttl, 0, how)
@@ -147,8 +147,8 @@ func (w *walk) acquire(s *state, me token, mode kind) (reply, uint8) {
 	return waits, s.counter // a counter that is missing is answered as the clock, which is not behind it
 }
 
-// release is release.lua, and with undo what becomes of an attempt that was given up.
-func (w *walk) release(s *state, me token, undoes bool) {
+// release is release.lua, and with cancel what becomes of an attempt that was given up.
+func (w *walk) release(s *state, me token, cancels bool) {
 	s.ended |= bit(me)
 	if s.lock.owner == me || w.broken == releaseCompares && s.lock.owner != 0 && s.placeOf(me) < 0 {
 		if head, _ := w.firstLive(s, 0); head.token != 0 {
@@ -159,18 +159,18 @@ func (w *walk) release(s *state, me token, undoes bool) {
 	} else if i := s.placeOf(me); i >= 0 && w.broken != leaveLine {
 		s.removePlace(i)
 	}
-	if undoes && w.broken != undoBuries {
-		w.bury(s, me, w.broken != undoFlags)
+	if cancels && w.broken != cancelBuries {
+		w.bury(s, me, w.broken != cancelFlags)
 	}
 }
 
 // adopt is adopt.lua.
 func (w *walk) adopt(s *state, c command) (reply, uint8) {
 	me := c.token
-	if c.kind&undo != 0 {
+	if c.kind&cancel != 0 {
 		s.ended |= bit(me)
-		if w.broken != adoptUndoBuries {
-			w.bury(s, me, w.broken != undoFlags)
+		if w.broken != adoptCancelBuries {
+			w.bury(s, me, w.broken != cancelFlags)
 		}
 		if s.lock.owner == me {
 			if w.broken == adoptGivesBack {
@@ -207,7 +207,7 @@ func (w *walk) adopt(s *state, c command) (reply, uint8) {
 			w.bury(s, c.former, w.broken != adoptFlags)
 		}
 	}
-	s.lock.owner, s.lock.fence, s.lock.claim = me, f, 0
+	s.lock.owner, s.lock.fence, s.lock.unconfirmed = me, f, 0
 	return granted, f
 }
 
@@ -223,17 +223,17 @@ func (w *walk) bury(s *state, t token, flags bool) {
 }
 
 // give sets the key.
-func (w *walk) give(s *state, t token, left, claim uint8, how flagging) uint8 {
+func (w *walk) give(s *state, t token, left, unconfirmed uint8, how flagging) uint8 {
 	f := w.mint(s, how)
-	s.lock = lock{t, left, f, claim}
+	s.lock = lock{t, left, f, unconfirmed}
 	return f
 }
 
-// handOver is the part of line.lua that hands the lock to a waiter, for as long as its mark is good.
+// handOver is the part of handover.lua that hands the lock to a waiter, for as long as its heartbeat is good.
 func (w *walk) handOver(s *state, p place) {
-	left := minus(p.mark, w.fresh()-w.claim)
-	if w.broken == grantEndsWithMark || left == 0 {
-		left = w.claim
+	left := minus(p.heartbeat, w.fresh()-w.waiterTTL)
+	if w.broken == grantEndsWithHeartbeat || left == 0 {
+		left = w.waiterTTL
 	}
 	f := w.give(s, p.token, left, 1, keep)
 	if w.subscribes && s.clients[ownerOf(p.token)].subscription != 2 {
@@ -248,8 +248,9 @@ func (w *walk) handOver(s *state, p place) {
 	w.full = true
 }
 
-// firstLive is the part of line.lua that clears the dead away. It takes the first live place out of the line, or that of me
-// whether it lives or not. Not cleared: the run has cleared away as many as it may, and somebody may live behind them.
+// firstLive is the part of handover.lua that clears the dead away. It takes the first live place out of the line, or that
+// of me whether it lives or not. Not cleared: the run has cleared away as many as it may, and somebody may live behind
+// them.
 func (w *walk) firstLive(s *state, me token) (head place, cleared bool) {
 	for room := w.room; s.line[0].token != 0; {
 		head = s.line[0]
@@ -264,23 +265,23 @@ func (w *walk) firstLive(s *state, me token) (head place, cleared bool) {
 	return place{}, true
 }
 
-// lives judges a waiter by its mark.
+// lives judges a waiter by its heartbeat.
 func (w *walk) lives(p place) bool {
 	switch w.broken {
-	case marksCount:
+	case heartbeatsCount:
 		return true
-	case futureMarksAreDead:
-		return p.mark > 0
+	case futureIsDead:
+		return p.heartbeat > 0
 	}
-	return p.mark > 0 && p.mark <= w.fresh()
+	return p.heartbeat > 0 && p.heartbeat <= w.fresh()
 }
 
-// fresh is a mark that is renewed now.
+// fresh is a heartbeat that is renewed now.
 func (w *walk) fresh() uint8 {
-	if w.broken == marksEndInTime {
-		return w.claim + 1
+	if w.broken == heartbeatsEndInTime {
+		return w.waiterTTL + 1
 	}
-	return w.claim
+	return w.waiterTTL
 }
 
 func (w *walk) anybodyLives(s *state) bool {
@@ -292,7 +293,7 @@ func (w *walk) anybodyLives(s *state) bool {
 	return false
 }
 
-// stand gives me a place at the end of the line, or renews its mark.
+// stand gives me a place at the end of the line, or renews its heartbeat.
 func (w *walk) stand(s *state, me token) {
 	i := s.placeOf(me)
 	switch {
@@ -310,11 +311,11 @@ func (w *walk) stand(s *state, me token) {
 		if w.flag && s.missing == 0 && w.broken != joinFlags {
 			s.flagged = 1
 		}
-	case w.broken != lookRenewsMark:
-		s.line[i].mark = w.fresh()
+	case w.broken != pollRenewsHeartbeat:
+		s.line[i].heartbeat = w.fresh()
 	}
 	if w.broken != lineHasTTL {
-		s.lineLeft = 2 * w.claim
+		s.lineLeft = 2 * w.waiterTTL
 	}
 }
 

@@ -160,15 +160,15 @@ func (w *walk) client(s0 *state, c int) {
 	case idle:
 		w.begin(s0, c)
 	case trying, adopting:
-		if w.cancels {
+		if w.quits {
 			do("gives up", func(*client) { w.giveUp(&s, c) })
 		}
 	case waiting:
 		if cl.call == 0 && (!w.timed || cl.due != 0) {
-			do("looks", func(cl *client) {
+			do("polls", func(cl *client) {
 				k := join
 				if cl.joined != 0 {
-					k = look
+					k = poll
 				}
 				w.call(&s, c, k)
 			})
@@ -176,12 +176,12 @@ func (w *walk) client(s0 *state, c int) {
 		if cl.subscription == 1 {
 			do("is subscribed", func(cl *client) {
 				cl.subscription = 2
-				if w.broken != lookWhenSubscribed {
+				if w.broken != pollWhenSubscribed {
 					cl.due = 1
 				}
 			})
 		}
-		if w.cancels {
+		if w.quits {
 			do("gives up", func(*client) { w.giveUp(&s, c) })
 		}
 	case holding:
@@ -190,7 +190,7 @@ func (w *walk) client(s0 *state, c int) {
 		}
 		kinds := []kind{release}
 		if cl.stray != 0 && w.broken != strayBuries {
-			kinds[0] |= undo
+			kinds[0] |= cancel
 		} else if w.flag {
 			kinds = append(kinds, fastRelease)
 		}
