@@ -2,15 +2,18 @@ package keep
 
 import "time"
 
-// heap orders entries by a time: each parent is no later than its four children. It is not container/heap, which follows a
-// pointer for each comparison: that was a quarter of what a renewal of many leases cost. Four children stand side by side in
-// memory, and half as many entries move.
+// heap orders entries by a time: each parent is no later than its four children. It is not
+// container/heap, which follows a pointer for each comparison: that was a quarter of what a renewal
+// of many leases cost. Four children stand side by side in memory, and half as many entries move.
 type heap struct {
-	slots  []slot
-	placed bool // the entries know their places
+	slots []slot
+	// placed: the entries know their places. That is so in the heap of the Keeper, and not in those
+	// of lanes, since an entry has room for one place.
+	placed bool
 }
 
-// slot is an entry and its time, in ns since the keeper began.
+// slot is an entry and its time, in ns since the keeper began. The time stands here, beside its
+// neighbours' times, and not in the entry.
 type slot struct {
 	at int64
 	e  *Entry
@@ -18,13 +21,14 @@ type slot struct {
 
 func (h *heap) len() int { return len(h.slots) }
 
-// push adds an entry.
+// push adds an entry. In a heap whose entries know their places it must not be there yet.
 func (h *heap) push(at int64, e *Entry) {
 	h.slots = append(h.slots, slot{at, e})
 	h.up(len(h.slots) - 1)
 }
 
-// move gives the entry at pos another time. Places count from 1.
+// move gives the entry at pos another time. Places count from 1, so that the zero Entry is in no
+// heap.
 func (h *heap) move(pos int, at int64) {
 	i := pos - 1
 	before := h.slots[i].at
@@ -37,7 +41,8 @@ func (h *heap) move(pos int, at int64) {
 	}
 }
 
-// remove takes out the entry at pos.
+// remove takes out the entry at pos. The last slot takes its place, and moves to where its time
+// belongs.
 func (h *heap) remove(pos int) *Entry {
 	i, last := pos-1, len(h.slots)-1
 	e := h.slots[i].e
@@ -95,6 +100,7 @@ func (h *heap) down(i int) {
 	h.set(i, moved)
 }
 
+// set puts a slot at a place, and tells its entry.
 func (h *heap) set(i int, s slot) {
 	h.slots[i] = s
 	if h.placed {
@@ -102,5 +108,6 @@ func (h *heap) set(i int, s slot) {
 	}
 }
 
-// since is the time that heaps go by.
+// since returns the time that heaps go by: an integer is compared faster than a time.Time, and is a
+// third of its size.
 func since(epoch, t time.Time) int64 { return int64(t.Sub(epoch)) }

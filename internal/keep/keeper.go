@@ -1,8 +1,3 @@
-// Package keep decides when each of many leases is renewed, and when its deadline has come. It knows no Redis and no lease:
-// a lease answers the questions of [Client].
-//
-// One timer serves all leases. There is no goroutine for each lease and none that sleeps, so a [Keeper] whose leases need
-// nothing runs nothing.
 package keep
 
 import (
@@ -14,17 +9,18 @@ import (
 	"github.com/go-leasehold/leasehold/internal/inflight"
 )
 
-// Coalesce is how much too early a lease is renewed so that its renewal can share a round trip with one that is due. A
-// process with many leases sends pipelines, not a command for each, and its timer fires some twenty times a second.
+// Coalesce is how much too early a lease is renewed so that its renewal can share a round trip with
+// one that is due. A process with many leases sends pipelines, not a command for each, and its
+// timer fires some twenty times a second.
 const Coalesce = 50 * time.Millisecond
 
-// Client is a lease, as the keeper knows it. Its methods are called without the keeper's lock, and the first three by one
-// goroutine at a time.
+// Client is a lease, as the keeper knows it. Its methods are called without the keeper's lock, and
+// the first three by one goroutine at a time.
 type Client interface {
 	// Turn does what is due about the client now. It reports false if the client has ended.
 	Turn(now clock.Moment) (Plan, bool)
-	// Send has the client's renewal sent with the next flush, since there is room in its lane. It reports false if there is
-	// nothing to send any more.
+	// Send has the client's renewal sent with the next flush, since there is room in its lane. It
+	// reports false if there is nothing to send any more.
 	Send(now clock.Moment, in *Lane) (Plan, bool)
 	// Answered takes in the answer to a renewal. It reports false if that changes no plan.
 	Answered(a Answer, now clock.Moment) (Plan, bool)
@@ -38,6 +34,9 @@ type Client interface {
 }
 
 // Plan is what the keeper is to do about a client next.
+//
+// A plan is made by the client under its own mutex, and may be out of date when the Keeper notes it:
+// a plan of a client that has ended is dropped, and one that is too early costs a Turn for nothing.
 type Plan struct {
 	Next  time.Time // of the next turn
 	Early bool      // that turn is a renewal's, which may be some time before
@@ -45,7 +44,7 @@ type Plan struct {
 	Until time.Time // in the lane: the end of the client's trust
 }
 
-// Answer is the outcome of one renewal.
+// Answer is the outcome of one renewal. The Keeper passes it on and does not look into it.
 type Answer struct {
 	Of      any // the renewal, as its client knows it
 	Begun   clock.Moment
@@ -53,7 +52,8 @@ type Answer struct {
 	Err     error
 }
 
-// Entry is a client's place with its keeper, guarded by the keeper. The zero value is ready to be added once.
+// Entry is a client's place with its keeper, guarded by the keeper. The zero value is ready to be
+// added once.
 type Entry struct {
 	client Client
 	early  bool // its turn is a renewal's, which may be some time before
@@ -61,11 +61,13 @@ type Entry struct {
 	over   bool // ended: never in the heap again
 }
 
-// Keeper keeps clients: every live one stands in its heap, by the next moment at which something is to be done about it. One
-// timer fires at the earliest of those moments. The methods are safe for concurrent use.
+// Keeper keeps clients: every live one stands in its heap, by the next moment at which something is
+// to be done about it. One timer fires at the earliest of those moments. The methods are safe for
+// concurrent use.
 //
-// A client is added in the goroutine that won the lease, before anybody can release it. What is late after its end (an
-// answer, a turn) meets a client that says so, so no order of events arms a client that has ended.
+// A client is added in the goroutine that won the lease, before anybody can release it. What is
+// late after its end (an answer, a turn) meets a client that says so, so no order of events arms a
+// client that has ended.
 type Keeper struct {
 	clock *clock.Clock
 	flush func() // sends what the clients have sent
@@ -78,9 +80,9 @@ type Keeper struct {
 	timer   *time.Timer
 	fires   time.Time // when the timer does; zero: it does not
 	ticking bool
-	answers []answered
-	last    clock.Moment
-	sealed  bool // nothing is added any more
+	answers []answered   // that the next tick has to deliver
+	last    clock.Moment // of the last tick: a wall clock that ran ahead of it shows a suspension
+	sealed  bool         // nothing is added any more
 	closed  bool
 	ticks   inflight.Group
 
@@ -119,7 +121,8 @@ func (k *Keeper) Add(e *Entry, c Client, p Plan) bool {
 	return true
 }
 
-// rate is what one client adds to the rate of renewals.
+// rate returns what one client adds to the rate of renewals, in renewals a second. The token bucket
+// is filled by the sum of all rates, so a client must have the same rate when it leaves.
 func rate(c Client) float64 {
 	if every := c.Every(); every > 0 {
 		return 1 / every.Seconds()
@@ -127,7 +130,8 @@ func rate(c Client) float64 {
 	return 0
 }
 
-// put moves a client to its next moment; one that has ended stays out. k.mu is held.
+// put moves a client to its next moment, and sets the timer if that is the earliest now. One that
+// has ended stays out. k.mu is held.
 func (k *Keeper) put(e *Entry, p Plan) {
 	if e.over {
 		return
@@ -141,7 +145,8 @@ func (k *Keeper) put(e *Entry, p Plan) {
 	k.arm()
 }
 
-// Remove forgets a client that has ended.
+// Remove forgets a client that has ended. Its entry in a lane stays there until the lane is looked
+// at (see Lane.drop): to find it would cost more than to meet it.
 func (k *Keeper) Remove(e *Entry) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -194,8 +199,9 @@ func (k *Keeper) live() []Client {
 	return all
 }
 
-// Close stops the timer and waits for a tick that is running, no longer than ctx allows: a user's hook may be in it, even
-// one that has called Close. It returns the clients that have not ended, which nobody watches any more.
+// Close stops the timer and waits for a tick that is running, no longer than ctx allows: a user's
+// hook may be in it, even one that has called Close. It returns the clients that have not ended,
+// which nobody watches any more.
 func (k *Keeper) Close(ctx context.Context) []Client {
 	k.mu.Lock()
 	k.sealed, k.closed = true, true
@@ -212,7 +218,8 @@ func (k *Keeper) Close(ctx context.Context) []Client {
 	return left
 }
 
-// Load returns how many clients are kept, how many of their renewals wait in lanes, and how many are under way.
+// Load returns how many clients are kept, how many of their renewals wait in lanes, and how many
+// are under way.
 func (k *Keeper) Load() (kept, queued, underWay int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -223,8 +230,8 @@ func (k *Keeper) Load() (kept, queued, underWay int) {
 	return k.clients.len(), queued, underWay
 }
 
-// arm sets the timer to the earliest moment. The timer is not set back when that is later than before: a tick too many
-// costs less than a timer for each acquire. k.mu is held.
+// arm sets the timer to the earliest moment. The timer is not set back when that is later than
+// before: a tick too many costs less than a timer for each acquire. k.mu is held.
 func (k *Keeper) arm() {
 	if k.ticking || k.closed {
 		return
@@ -251,7 +258,12 @@ func (k *Keeper) arm() {
 	}
 }
 
-// tick does what is due, until nothing is.
+// tick does what is due, until nothing is. It is the timer's. One tick runs at a time: what becomes
+// due while it runs, the running one finds, since it looks again before it ends.
+//
+// Clients are called without k.mu, since they take their own mutexes and run hooks of the user's.
+// So a client may end, or be added, between the look and the call; the plan of one that has ended
+// is dropped by put.
 func (k *Keeper) tick() {
 	k.mu.Lock()
 	if k.closed || k.ticking {
@@ -264,6 +276,8 @@ func (k *Keeper) tick() {
 	defer k.ticks.Leave()
 	for !k.closed {
 		now := k.clock.Now()
+		// First what has come and what is due, which may queue renewals; then the renewals for
+		// which there is room.
 		answers, due := k.take(now)
 		if len(answers)+len(due) > 0 {
 			k.mu.Unlock()
@@ -287,7 +301,8 @@ func (k *Keeper) tick() {
 	k.mu.Unlock()
 }
 
-// serve has the clients take in their answers and do what is due.
+// serve has the clients take in their answers, and then do what is due: an answer that has come
+// makes many a turn unnecessary.
 func (k *Keeper) serve(answers []answered, due []*Entry, now clock.Moment) {
 	for _, a := range answers {
 		p, changed := a.e.client.Answered(a.Answer, now)
@@ -311,14 +326,15 @@ func (k *Keeper) send(sends []admitted, now clock.Moment) {
 	k.flush()
 }
 
-// note keeps a plan for settle.
+// note keeps a plan for settle, which has k.mu. Only the tick that runs calls it.
 func (k *Keeper) note(e *Entry, p Plan, changed bool) {
 	if changed {
 		k.turns = append(k.turns, turn{e, p})
 	}
 }
 
-// take returns the answers and the clients that are due. k.mu is held.
+// take returns the answers and the clients that are due. A client whose renewal may be early comes
+// along with one that is due, so that both share a round trip. k.mu is held.
 func (k *Keeper) take(now clock.Moment) (answers []answered, due []*Entry) {
 	answers, k.answers = k.answers, nil
 
@@ -345,6 +361,7 @@ func (k *Keeper) take(now clock.Moment) (answers []answered, due []*Entry) {
 // settle puts the clients that had a turn where they belong now. k.mu is held.
 func (k *Keeper) settle() {
 	for i, t := range k.turns {
+		// The lane first: put may set the timer by what is in it.
 		if t.Queue != nil && !t.e.over {
 			k.lane(t.Queue).queue.push(since(k.epoch, t.Until), t.e)
 		}

@@ -1,8 +1,3 @@
-// Package roundtrip sends scripts to Redis: several in a round trip where several are ready, each for a caller who waits no longer
-// than its context and its bound, whatever the client does.
-//
-// It counts how often a command may have been written, finds the server that has a key, waits for replicas, and keeps what is
-// known of the way to a server.
 package roundtrip
 
 import (
@@ -23,8 +18,9 @@ type Client struct {
 	sender   *sender // of the client as a whole
 	topology *Topology
 
-	// The servers of a cluster or a ring each have a sender, so that a slow one holds up nobody but its own callers. What they
-	// send goes through the client all the same: it has the hooks, and it knows best which server has a key.
+	// The servers of a cluster or a ring each have a sender, so that a slow one holds up nobody but
+	// its own callers. What they send goes through the client all the same: it has the hooks, and
+	// it knows best which server has a key.
 	mu    sync.Mutex // guards nodes
 	nodes map[*redis.Client]*sender
 }
@@ -45,18 +41,18 @@ func (c *Client) Topology() *Topology { return c.topology }
 // Redis returns the client of the user's.
 func (c *Client) Redis() redis.UniversalClient { return c.sender.client }
 
-// Do sends a command and waits for its answer, no longer than ctx and bound allow. It also returns how often the command may have
-// been written to a connection.
+// Do sends a command and waits for its answer, no longer than ctx and bound allow. It also returns
+// how often the command may have been written to a connection.
 func (c *Client) Do(ctx context.Context, cmd *Command, bound time.Duration) (reply any, writes int, _ error) {
 	s := c.to(cmd.key)
-	return s.await(ctx, cmd, bound, s.post)
+	return s.await(ctx, cmd, bound, s.send)
 }
 
 // Send sends a command whose Then was set. It waits for nothing.
-func (c *Client) Send(cmd *Command) { c.to(cmd.key).post(cmd) }
+func (c *Client) Send(cmd *Command) { c.to(cmd.key).send(cmd) }
 
 // Queue is Send for a command that may wait for the next Flush.
-func (c *Client) Queue(cmd *Command) { c.to(cmd.key).put(cmd) }
+func (c *Client) Queue(cmd *Command) { c.to(cmd.key).enqueue(cmd) }
 
 // Flush sends what was queued.
 func (c *Client) Flush() {
@@ -68,21 +64,23 @@ func (c *Client) Flush() {
 // Lane names the server of a key: two keys of one server have the same.
 func (c *Client) Lane(key string) any { return c.to(key) }
 
-// IsUnknown reports whether nothing was ever heard from the server, neither an answer nor an error, and there is no connection.
+// IsUnknown reports whether nothing was ever heard from the server, neither an answer nor an error,
+// and there is no connection.
 func (c *Client) IsUnknown() bool { return c.sender.way.unknown() }
 
 // Close waits until no round trip is under way, or until ctx ends, and reports which.
 func (c *Client) Close(ctx context.Context) bool {
-	landed := true
+	ended := true
 	for _, s := range c.senders() {
-		landed = s.close(ctx) && landed
+		ended = s.close(ctx) && ended
 	}
-	return landed
+	return ended
 }
 
 // to is the sender for a key.
 func (c *Client) to(key string) *sender {
 	if !c.topology.known.Load() {
+		// To ask now might wait for the client. The first answer shows that the client knows.
 		return c.sender
 	}
 	node, err := c.topology.Node(context.Background(), key)
@@ -93,7 +91,8 @@ func (c *Client) to(key string) *sender {
 	defer c.mu.Unlock()
 	s := c.nodes[node]
 	if s == nil {
-		// A node is new when the cluster has changed: the others may have left it, and are made again if not.
+		// A node is new when the cluster has changed: the others may have left it, and are made
+		// again if not.
 		maps.DeleteFunc(c.nodes, func(_ *redis.Client, s *sender) bool { return time.Since(s.used) > unused && s.isIdle() })
 		s = newSender(c.sender.client, c.topology)
 		c.nodes[node] = s
@@ -102,7 +101,8 @@ func (c *Client) to(key string) *sender {
 	return s
 }
 
-// senders returns all of them.
+// senders returns all of them: those of the servers, and that of the client as a whole, which has
+// what was sent before the servers were known.
 func (c *Client) senders() []*sender {
 	if c.nodes == nil {
 		return []*sender{c.sender}

@@ -15,11 +15,16 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Command is one run of a script. It is made for one use and owns everything that is written for it.
+// Command is one run of a script. It is made for one use and owns everything that is written for
+// it: a command that was given up may still be on its way, so nothing of it is ever used again.
 //
-// What is sent is what go-redis's own Script sends: keys as strings, their number as an int, and each command with arguments of
-// its own. Hooks of the client rely on that, such as one that puts a tenant's prefix before the keys: it must find every key,
-// and find none twice.
+// Who may touch a Command changes hands. Its maker has it until it is sent. Then its round trip has
+// it, and writes reply and err. Its caller may read them after the round trip has said so
+// (wait.done, or the call of Then), and at any time asks only what is atomic.
+//
+// What is sent is what go-redis's own Script sends: keys as strings, their number as an int, and
+// each command with arguments of its own. Hooks of the client rely on that, such as one that puts a
+// tenant's prefix before the keys: it must find every key, and find none twice.
 type Command struct {
 	script *script.Script
 	values values
@@ -34,26 +39,29 @@ type Command struct {
 	buf    [128]byte
 
 	with  atomic.Pointer[sender]
-	wait  *wait                      // who waits for it; or
-	then  func(reply any, err error) // what to do about it, in the flight's goroutine
+	wait  *wait                      // where its caller waits; or
+	then  func(reply any, err error) // what is done about the answer, in the goroutine of the round trip
 	reply any
 	err   error
 }
 
-// maxArgs is the most that a script is given: its name, itself, the number of keys, the keys, and five arguments.
+// maxArgs is the most that a script is given: its name, itself, the number of keys, the keys, and
+// five arguments.
 const maxArgs = 3 + len(rediskey.Keys{}) + 5
 
-// values is a context of which only the values count, such as a span that is a parent. It is what context.WithoutCancel makes,
-// but for context.Cause, in the place that the call has for it: one allocation less for each.
+// values is a context of which only the values count, such as a span that is a parent. It is what
+// context.WithoutCancel makes, but for context.Cause, in the place that the command has for it: one
+// allocation less for each.
 type values struct{ context.Context }
 
 func (values) Deadline() (time.Time, bool) { return time.Time{}, false }
 func (values) Done() <-chan struct{}       { return nil }
 func (values) Err() error                  { return nil }
 
-// wait is where a caller waits for its call.
+// wait is where a caller waits for its command. One whose command was given up is left to the
+// garbage collector: the round trip may still signal it.
 type wait struct {
-	done  chan struct{} // length one: a flight never blocks on a caller that has left
+	done  chan struct{} // length one: a round trip never blocks on a caller that has left
 	timer *time.Timer
 }
 
@@ -63,8 +71,8 @@ type digits []byte
 func (d *digits) MarshalBinary() ([]byte, error) { return *d, nil }
 func (d *digits) String() string                 { return string(*d) }
 
-// countedToken is the token as an argument. go-redis asks it for its bytes at every write, so it knows how
-// often the command was written, which go-redis does not say.
+// countedToken is the token as an argument. go-redis asks it for its bytes at every write, so it
+// knows how often the command was written, which go-redis does not say.
 type countedToken struct {
 	bytes  []byte
 	writes atomic.Int32
@@ -81,8 +89,8 @@ func (t *countedToken) String() string { return "(token)" }
 // Secret is another token as an argument, one whose writes nobody counts.
 func Secret(token string) any { return &countedToken{bytes: []byte(token)} }
 
-// Silence is the error of a call that has no answer yet, after bound or, if that is 0, when its caller's time was over. It has the
-// cause, as far as the sender knows.
+// Silence is the error of a command that has no answer yet, after bound or, if that is 0, when its
+// caller's time was over. It has the cause, as far as the sender knows.
 func (c *Command) Silence(bound time.Duration) error {
 	quiet := &fault.NoAnswer{Bound: bound}
 	if s := c.with.Load(); s != nil { // otherwise it has not gone yet
@@ -91,7 +99,8 @@ func (c *Command) Silence(bound time.Duration) error {
 	return quiet
 }
 
-// Unheard is the cause of a node that has not answered: with what is known of it, where silence is the cause.
+// Unheard adds to a cause what is known of the way to the server, where the cause is that no answer
+// came.
 func (c *Command) Unheard(cause error) error {
 	if quiet, ok := cause.(*fault.NoAnswer); ok {
 		return c.Silence(quiet.Bound)
@@ -102,11 +111,13 @@ func (c *Command) Unheard(cause error) error {
 // Writes is how often the command was written to a connection.
 func (c *Command) Writes() int { return int(c.token.writes.Load()) }
 
-// New prepares the run of a script on those keys, for a token and a number of milliseconds. What else the script is given is added.
-// Of ctx only the values count.
+// New prepares the run of a script on those keys, for a token and a number of milliseconds. What
+// else the script is given is added. Of ctx only the values count.
 func New(ctx context.Context, sc *script.Script, token string, px int64, keys ...any) *Command {
 	c := &Command{script: sc, values: values{ctx}}
 	c.key, _ = keys[0].(string)
+	// The digits and the token share one buffer, which is the command's own unless the token is
+	// very long. A slice of each is an argument by pointer, so neither costs an allocation.
 	buf := strconv.AppendInt(c.buf[:0], px, 10)
 	at := len(buf)
 	buf = append(buf, token...)
@@ -120,7 +131,8 @@ func New(ctx context.Context, sc *script.Script, token string, px int64, keys ..
 func (c *Command) AddToken()  { c.Add(&c.token) }
 func (c *Command) AddMillis() { c.Add(&c.px) }
 
-// Then sets what is done about the answer, in another goroutine and without blocking it. It is for a command that nobody waits for.
+// Then sets what is done about the answer, in another goroutine and without blocking it. It is for
+// a command that nobody waits for.
 func (c *Command) Then(do func(reply any, err error)) { c.then = do }
 
 // Add adds arguments.
@@ -142,22 +154,24 @@ func (c *Command) command(ctx context.Context) *redis.Cmd {
 // firstKey is where the keys begin in the arguments of a command.
 const firstKey = 3
 
-// unknownScript turns the call into an EVAL if the server does not know the script: after a restart, a
-// failover, SCRIPT FLUSH, or at the first call ever. Not SCRIPT LOAD, which would be a further round trip and
-// would have to reach the right node.
+// unknownScript turns the command into an EVAL if the server does not know the script: after a
+// restart, a failover, SCRIPT FLUSH, or at the first call ever. Not SCRIPT LOAD, which would be a
+// further round trip and would have to reach the right node.
 func (c *Command) unknownScript(cmd *redis.Cmd) bool {
 	if cmd.Err() == nil || !redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") || c.taught {
 		return false
 	}
 	if c.Writes() == 1 {
-		c.token.writes.Store(0) // that write has certainly done nothing
+		// That write has certainly done nothing. Of several, an earlier one may have met a server
+		// that knew the script.
+		c.token.writes.Store(0)
 	}
 	c.taught = true
 	c.args[0], c.args[1] = "eval", c.script.Src
 	return true
 }
 
-// Withdraw takes back a call that has not been sent, and reports whether it could.
+// Withdraw takes back a command that has not been sent, and reports whether it could.
 func (c *Command) Withdraw() bool {
 	s := c.with.Load()
 	s.mu.Lock()
@@ -170,7 +184,7 @@ func (c *Command) Withdraw() bool {
 	return true
 }
 
-// read says what the client's error means, with the names of this call.
+// read says what the client's error means, with the names of this command.
 func (c *Command) read(err error) error {
 	switch {
 	case err == nil || fault.Has[*fault.Replicas](err):
@@ -188,7 +202,7 @@ func (c *Command) read(err error) error {
 	})
 }
 
-// learn tells the sender how the way to the server was found.
+// learn tells the sender how the command fared on the way to the server.
 func (c *Command) learn() {
 	met, isRead := c.err.(*fault.Error)
 	switch {
@@ -199,7 +213,8 @@ func (c *Command) learn() {
 	}
 }
 
-// finish tells whoever waits for the call.
+// finish delivers the result of the command to its caller. It never blocks: a caller that has left
+// finds nobody to read its channel, which has room for one signal, and a Then must not block.
 func (c *Command) finish() {
 	c.err = c.read(c.err)
 	c.learn()
@@ -213,10 +228,10 @@ func (c *Command) finish() {
 // isUnheard reports whether no server has answered, though the client did what it should.
 func (c *Command) isUnheard() bool { return !fault.IsSaid(c.err) && fault.Transient(c.err) }
 
-// recovered makes a panic in the client, from a hook of the user's, the error of the calls.
-func recovered(calls ...*Command) {
+// recovered makes a panic in the client, as in a hook of the user's, the error of the commands.
+func recovered(commands ...*Command) {
 	if p := recover(); p != nil {
-		for _, c := range calls {
+		for _, c := range commands {
 			if c.reply == nil && c.err == nil {
 				c.err = fault.Panicked(p)
 			}
@@ -224,7 +239,8 @@ func recovered(calls ...*Command) {
 	}
 }
 
-// abandoned is the error of a call whose goroutine the client ended, as a hook's runtime.Goexit does.
+// abandoned gives an error to a command whose goroutine the client has ended, as a hook's
+// runtime.Goexit does.
 func (c *Command) abandoned() {
 	if c.reply == nil && c.err == nil {
 		c.err = fault.ErrExited

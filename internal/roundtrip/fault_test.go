@@ -156,14 +156,14 @@ func TestAPanicOfTheClientIsTheErrorOfItsCalls(t *testing.T) {
 // As a hook does in which a test fails.
 func TestAGoroutineThatTheClientEndsIsTheErrorOfItsCalls(t *testing.T) {
 	onSenderBench(t, func(t *testing.T, b *senderBench) {
-		for range 2 * maxFlights {
+		for range 2 * maxTrips {
 			for _, out := range b.broken(runtime.Goexit) {
 				assert.ErrorIs(t, out.err, fault.ErrExited)
 				assert.Zero(t, out.took)
 			}
 		}
 		requireGranted(t, <-b.send(t.Context(), "k", enough))
-		b.pass(2 * stuck)
+		b.pass(2 * stall)
 	}, func(o *redis.Options) { o.PoolSize = 1000 })
 }
 

@@ -9,8 +9,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// An acquire that replicas have to acknowledge ends with a WAIT. It asks about the writes that came before it on its own
-// connection, so the two have to share one, and that has to be a connection to the server which has the key.
+// An acquire that replicas have to acknowledge ends with a WAIT. It asks about the writes that came
+// before it on its own connection, so the two have to share one, and that has to be a connection to
+// the server which has the key.
 
 // Ack is what an acquire asks of the replicas.
 type Ack struct {
@@ -18,13 +19,13 @@ type Ack struct {
 	Within   time.Duration
 }
 
-// DoReplicated is Do with a WAIT for replicas. On a client of several servers the WAIT stands behind the renewal, a run of another
-// script for the same token.
+// DoReplicated is Do with a WAIT for replicas. On a client of several servers the WAIT stands
+// behind the renewal, a run of another script for the same token.
 func (c *Client) DoReplicated(ctx context.Context, cmd, renewal *Command, want Ack, bound time.Duration) (reply any, writes int, _ error) {
 	return c.sender.await(ctx, cmd, bound, func(cmd *Command) {
 		// It has a round trip to itself: those who shared it would wait for the replicas too.
 		cmd.with.Store(c.sender)
-		c.sender.landed.Go(func() {
+		c.sender.goroutines.Go(func() {
 			defer cmd.finish()
 			defer cmd.abandoned()
 			defer recovered(cmd)
@@ -37,12 +38,14 @@ func (c *Client) DoReplicated(ctx context.Context, cmd, renewal *Command, want A
 	})
 }
 
-// sendReplicated sends a call with a WAIT behind it in one pipeline, which is one connection of one server.
+// sendReplicated sends a command with a WAIT behind it in one pipeline, which is one connection of
+// one server.
 func sendReplicated(client redis.Cmdable, c *Command, want Ack) (reply any, err error) {
 	ctx := context.Background()
 	var cmd *redis.Cmd
 	var acks *redis.IntCmd
 	for again := true; again; again = c.unknownScript(cmd) {
+		// A pipeline is one write on one connection, so WAIT asks about the acquire before it.
 		pipe := client.Pipeline()
 		cmd = c.command(ctx)
 		_ = pipe.Process(ctx, cmd)
@@ -60,13 +63,15 @@ func sendReplicated(client redis.Cmdable, c *Command, want Ack) (reply any, err 
 	return reply, err
 }
 
-// sendConfirmed sends a call by a client of several servers, and then a renewal of its token with a WAIT to the server that has
-// the key.
+// sendConfirmed sends a command by a client of several servers, and then a renewal of its token
+// with a WAIT to the server that has the key.
 //
-// Such a client sends a WAIT anywhere. So the acquire goes the way of all calls, by which the client's hooks see it, and the
-// renewal, a later write, takes the WAIT to the connection that it is about: replicas which acknowledge it have the lock too. The
-// renewal writes nothing where the token does not hold the key. So whatever the client and its hooks do with keys, and wherever
-// the key has moved meanwhile, the attempt can fail, and cannot take one server's replicas for another's.
+// Such a client sends a WAIT anywhere. So the acquire goes the way of all commands, by which the
+// client's hooks see it, and the renewal, a later write, takes the WAIT to the connection that it
+// is about: replicas which acknowledge it have the lock too. The renewal writes nothing where the
+// token does not hold the key. So whatever the client and its hooks do with keys, and wherever the
+// key has moved meanwhile, the attempt can fail, and cannot take one server's replicas for
+// another's.
 func (s *sender) sendConfirmed(c, renewal *Command, want Ack) {
 	cmd := s.sendOne(c)
 	reply, err := c.reply, c.err

@@ -79,13 +79,13 @@ func onSenderBench(t *testing.T, test func(t *testing.T, b *senderBench), opts .
 // idle requires that nothing is under way or left.
 func (b *senderBench) idle() {
 	b.t.Helper()
-	time.Sleep(2 * stuck)
+	time.Sleep(2 * stall)
 	s := b.c.sender
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	assert.Empty(b.t, s.queue)
-	assert.Zero(b.t, s.flights)
-	assert.Nil(b.t, s.rescue, "a timer runs for nobody")
+	assert.Zero(b.t, s.counted)
+	assert.Nil(b.t, s.stallTimer, "a timer runs for nobody")
 }
 
 // pass lets time pass in the bubble.
@@ -119,7 +119,7 @@ func (b *senderBench) start(ctx context.Context, key string, bound time.Duration
 // sendMany sends n calls, the first two one by one: each has a round trip to itself.
 func (b *senderBench) sendMany(n int) (all []<-chan outcome) {
 	for i := range n {
-		if i <= freeFlights {
+		if i <= freeTrips {
 			synctest.Wait()
 		}
 		all = append(all, b.start(b.t.Context(), fmt.Sprint("k", i), enough))
@@ -196,7 +196,7 @@ func aContextEndsItsOwnWaitAlone(t *testing.T, opt func(*redis.Options)) {
 		first := b.sendMany(2)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		shared := []<-chan outcome{b.send(t.Context(), "a", enough), b.send(ctx, "b", enough), b.send(t.Context(), "c", enough)}
-		time.Sleep(2 * stuck)
+		time.Sleep(2 * stall)
 		require.Equal(t, []int{1, 1, 3}, b.trips.Seen())
 		cancel(mine)
 		out := <-shared[1]
@@ -218,7 +218,7 @@ func TestACallThatWasNotSentIsWithdrawn(t *testing.T) {
 		release := b.trips.Hold(2)
 		first := b.sendMany(2)
 		ctx, cancel := context.WithCancel(t.Context())
-		cancelled, late := b.send(ctx, "cancelled", enough), b.send(t.Context(), "late", stuck/2)
+		cancelled, late := b.send(ctx, "cancelled", enough), b.send(t.Context(), "late", stall/2)
 		other := b.send(t.Context(), "other", enough)
 		cancel()
 		out := <-cancelled
@@ -227,7 +227,7 @@ func TestACallThatWasNotSentIsWithdrawn(t *testing.T) {
 		out = <-late
 		assert.ErrorAs(t, out.err, new(*fault.NoAnswer))
 		assert.Zero(t, out.sent)
-		assert.Equal(t, stuck/2, out.took)
+		assert.Equal(t, stall/2, out.took)
 
 		var told atomic.Int32
 		later := b.later("later", func(any, error) { told.Add(1) })

@@ -18,8 +18,8 @@ func TestStuckRoundTripsDoNotHoldUpOthers(t *testing.T) {
 		for i := range 5 {
 			out := <-b.send(t.Context(), fmt.Sprint("other", i), enough)
 			requireGranted(t, out)
-			assert.LessOrEqual(t, out.took, 2*stuck)
-			time.Sleep(time.Duration(i) * stuck / 2)
+			assert.LessOrEqual(t, out.took, 2*stall)
+			time.Sleep(time.Duration(i) * stall / 2)
 		}
 		release()
 		for _, out := range dead {
@@ -32,16 +32,16 @@ func TestRoundTripsAreBoundedWhenAllAreStuck(t *testing.T) {
 	onSenderBench(t, func(t *testing.T, b *senderBench) {
 		release := b.trips.Hold(-1)
 		var all []<-chan outcome
-		for i := range 2 * maxFlights {
+		for i := range 2 * maxTrips {
 			all = append(all, b.send(t.Context(), fmt.Sprint("k", i), enough))
-			time.Sleep(stuck + 2*time.Millisecond)
+			time.Sleep(stall + 2*time.Millisecond)
 		}
-		assert.Equal(t, maxFlights, b.trips.Peak())
+		assert.Equal(t, maxTrips, b.trips.Peak())
 		release()
 		for _, out := range all {
 			requireGranted(t, <-out)
 		}
-		assert.Len(t, b.trips.Sizes, maxFlights+1)
+		assert.Len(t, b.trips.Sizes, maxTrips+1)
 	})
 }
 
@@ -49,19 +49,19 @@ func TestRoundTripsAreBoundedWhenAllAreStuck(t *testing.T) {
 // be the end.
 func TestRoundTripsThatAreStuckForEverDoNotCountForEver(t *testing.T) {
 	onSenderBench(t, func(t *testing.T, b *senderBench) {
-		const dead = 2 * maxFlights
+		const dead = 2 * maxTrips
 		release := b.trips.Hold(dead)
 		var hang []<-chan outcome
 		for i := range dead {
 			hang = append(hang, b.send(t.Context(), fmt.Sprint("dead", i), time.Hour))
-			time.Sleep(overdue / maxFlights)
+			time.Sleep(overdue / maxTrips)
 		}
 		require.Equal(t, dead, b.trips.Peak())
 		time.Sleep(overdue)
 		for i := range 3 {
 			out := <-b.send(t.Context(), fmt.Sprint("k", i), enough)
 			requireGranted(t, out)
-			assert.LessOrEqual(t, out.took, lead, "it waited for those that are stuck")
+			assert.LessOrEqual(t, out.took, lead, "it waited for those that are stall")
 		}
 		assert.False(t, b.c.sender.isIdle())
 		release()
@@ -73,11 +73,11 @@ func TestRoundTripsThatAreStuckForEverDoNotCountForEver(t *testing.T) {
 
 		// They are bounded all the same.
 		release = b.trips.Hold(-1)
-		for i := range 20 * maxFlights {
+		for i := range 20 * maxTrips {
 			hang = append(hang, b.send(t.Context(), fmt.Sprint("more", i), time.Hour))
-			time.Sleep(overdue / maxFlights)
+			time.Sleep(overdue / maxTrips)
 		}
-		assert.Equal(t, maxFlights+maxOverdue, b.trips.Peak())
+		assert.Equal(t, maxTrips+maxOverdue, b.trips.Peak())
 		release()
 		for _, out := range hang[dead:] {
 			requireGranted(t, <-out)

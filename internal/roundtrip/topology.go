@@ -21,27 +21,31 @@ const (
 	Ring                  // servers that know nothing of each other, between which the client chooses by the key
 )
 
-// Topology says which kind of Redis a client talks to, and which of its servers has a key. It never changes, and is safe for
-// concurrent use.
+// Topology says which kind of Redis a client talks to, and which of its servers has a key. It never
+// changes, and is safe for concurrent use.
 //
-// It is found by what the client can do, not by its type: instrumentation and multi-tenant code wrap a client in a struct of
-// their own, which embeds go-redis's client or the interface. Commands go through the client as it was given, so its wrappers
-// and hooks see them; the topology is for what go-redis cannot route by itself: WAIT, subscriptions, and the choice of a queue.
+// It is found by what the client can do, not by its type: instrumentation and multi-tenant code
+// wrap a client in a struct of their own, which embeds go-redis's client or the interface. Commands
+// go through the client as it was given, so its wrappers and hooks see them; the topology is for
+// what go-redis cannot route by itself: WAIT, subscriptions, and the choice of a queue.
 type Topology struct {
 	Kind Kind
-	// Of a cluster or a ring: finds the server. It is the client's code, so it is called by Node alone.
+	// Of a cluster or a ring: finds the server. It is the client's code, so it is called by Node
+	// alone.
 	find   func(ctx context.Context, key string) (*redis.Client, error)
 	reload func(context.Context) // of a cluster: asks for the slots anew; nil: it cannot
 	known  atomic.Bool           // the client knows where keys are, so that to ask it sends nothing
 }
 
-// maxWrappers bounds the wrappers of a client that are looked through, so that one that wraps itself comes to an end.
+// maxWrappers bounds the wrappers of a client that are looked through, so that one that wraps
+// itself comes to an end.
 const maxWrappers = 32
 
 // newTopology finds the kind of a client. It sends nothing.
 func newTopology(client redis.UniversalClient) (t *Topology) {
 	t = &Topology{}
 	defer func() { _ = recover() }() // a wrapper that cannot even be unwrapped, such as a nil one, says nothing
+	// What a client can do says more than what it is: a struct that embeds a client can do the same.
 	for range maxWrappers {
 		switch c := client.(type) {
 		case interface {
@@ -71,7 +75,8 @@ func newTopology(client redis.UniversalClient) (t *Topology) {
 	return t
 }
 
-// IsNil reports whether a client is none: nil itself, or a nil pointer in the interface, as of a variable that was never set.
+// IsNil reports whether a client is none: nil itself, or a nil pointer in the interface, as of a
+// variable that was never set.
 func IsNil(client redis.UniversalClient) bool {
 	v := reflect.ValueOf(client)
 	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
@@ -80,11 +85,12 @@ func IsNil(client redis.UniversalClient) bool {
 // Many reports whether keys are spread over several servers, each with a client of its own.
 func (t *Topology) Many() bool { return t.find != nil }
 
-// direct reports whether the client sends a command to the server that it was given, and follows no redirection from there.
+// direct reports whether the client sends a command to the server that it was given, and follows no
+// redirection from there.
 func (t *Topology) direct() bool { return t.Kind == OneServer || t.Kind == Ring }
 
-// learn is told of a call that succeeded, in a goroutine that may wait for the client: with the call, a cluster's client has asked
-// where keys are, unless a hook answered for it.
+// learn is told of a command that a server answered, in a goroutine that may wait for the client:
+// for it a cluster's client has asked where keys are, unless a hook answered for it.
 func (t *Topology) learn(key string) {
 	if t.Many() && !t.known.Load() {
 		_, err := t.Node(context.Background(), key)
@@ -92,8 +98,8 @@ func (t *Topology) learn(key string) {
 	}
 }
 
-// Refresh has a cluster's slots asked for anew, in a goroutine of go-redis's: it would go on asking a server that is gone until its
-// picture of the cluster is a minute old.
+// Refresh has a cluster's slots asked for anew, in a goroutine of go-redis's: it would go on asking
+// a server that is gone until its picture of the cluster is a minute old.
 func (t *Topology) Refresh() {
 	if t.reload == nil {
 		return
@@ -104,8 +110,9 @@ func (t *Topology) Refresh() {
 
 var errNoNode = errors.New("the redis client names no server for the key")
 
-// Node returns the client of the server that has the key, of a cluster or a ring. A cluster client that does not know the slots
-// yet asks for them, and may take as long as its own timeouts allow; otherwise nothing is sent. A panic of the client is an error.
+// Node returns the client of the server that has the key, of a cluster or a ring. A cluster client
+// that does not know the slots yet asks for them, and may take as long as its own timeouts allow;
+// otherwise nothing is sent. A panic of the client is an error.
 func (t *Topology) Node(ctx context.Context, key string) (c *redis.Client, err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -9,12 +9,13 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// way is what a sender knows of its way to the server: what has gone wrong there last. A call that has no answer when its bound is over
-// says so, whichever call has met it.
+// way is what a sender knows of its way to the server: what has gone wrong there last. A command
+// that has no answer when its bound is over says so, whichever command has met it.
 //
-// go-redis keeps to itself why it cannot connect until it has given up, with its own defaults after twenty dials in two seconds.
-// Rejected: a hook (the client is the caller's), a trace in the context (go-redis dials in a goroutine with a context of its own), a dial
-// of our own (one more connection to a server in trouble), and fewer retries (they are the caller's as well).
+// go-redis keeps to itself why it cannot connect until it has given up, with its own defaults after
+// twenty dials in two seconds. Rejected: a hook (the client is the caller's), a trace in the
+// context (go-redis dials in a goroutine with a context of its own), a dial of our own (one more
+// connection to a server in trouble), and fewer retries (they are the caller's as well).
 type way struct {
 	client redis.UniversalClient
 	heard  atomic.Bool // the server has answered
@@ -41,7 +42,8 @@ func (w *way) note(err error) {
 	}
 }
 
-// trouble says what is wrong; nil if nothing is known. Unsent is for a call that was not written yet.
+// trouble returns what is wrong; nil if nothing is known. Unsent is for a command that was not
+// written yet.
 func (w *way) trouble(unsent bool) error {
 	if last := w.last.Load(); last != nil && time.Since(last.at) < recent {
 		return last.err
@@ -52,7 +54,8 @@ func (w *way) trouble(unsent bool) error {
 	return nil
 }
 
-// unknown reports whether nothing was ever heard on the way, neither an answer nor an error, and there is no connection.
+// unknown reports whether nothing was ever heard on the way, neither an answer nor an error, and
+// there is no connection.
 func (w *way) unknown() bool {
 	return !w.heard.Load() && w.last.Load() == nil && w.unconnected() != nil
 }
