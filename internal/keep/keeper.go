@@ -190,7 +190,8 @@ func (k *Keeper) Seal() []Client {
 	return k.live()
 }
 
-// live is Live with k.mu held.
+// live is Live. Every client that has not ended stands in the heap, at all times: a client whose
+// turn it is moves to a later place, and is not taken out. k.mu is held.
 func (k *Keeper) live() []Client {
 	all := make([]Client, k.clients.len())
 	for i, s := range k.clients.slots {
@@ -212,7 +213,7 @@ func (k *Keeper) Close(ctx context.Context) []Client {
 	for _, s := range k.clients.slots {
 		s.e.pos, s.e.over = 0, true
 	}
-	k.clients.slots, k.lanes, k.answers = nil, nil, nil
+	k.clients.slots, k.lanes, k.answers = nil, nil, nil // answers that are late find no client
 	k.mu.Unlock()
 	k.ticks.Wait(ctx)
 	return left
@@ -314,7 +315,8 @@ func (k *Keeper) serve(answers []answered, due []*Entry, now clock.Moment) {
 	}
 }
 
-// send has the clients send their renewals.
+// send has the clients send their renewals, and then has all of them flushed at once. A client that
+// has nothing to send any more gives back the room that admit has taken for it.
 func (k *Keeper) send(sends []admitted, now clock.Moment) {
 	for _, s := range sends {
 		p, sent := s.e.client.Send(now, s.lane)
