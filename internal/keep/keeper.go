@@ -40,7 +40,9 @@ type Client interface {
 type Plan struct {
 	Next  time.Time // of the next turn
 	Early bool      // that turn is a renewal's, which may be some time before
-	Queue any       // the server whose lane the client's renewal is to wait in; nil: it is not to be renewed now
+	// Queue names the server in whose lane the client's renewal is to wait; nil: it is not to be
+	// renewed now.
+	Queue any
 	Until time.Time // in the lane: the end of the client's trust
 }
 
@@ -340,9 +342,11 @@ func (k *Keeper) note(e *Entry, p Plan, changed bool) {
 func (k *Keeper) take(now clock.Moment) (answers []answered, due []*Entry) {
 	answers, k.answers = k.answers, nil
 
+	// The wall clock goes on while a machine is suspended, and the monotonic clock stands still. The
+	// timer goes by the latter, so leases may be over of which the heap says that they are not due.
 	if asleep := now.Wall - k.last.Wall - int64(now.Sub(k.last.Time)); !k.last.IsZero() && asleep > int64(time.Second) {
 		for _, s := range k.clients.slots {
-			due = append(due, s.e) // the machine was suspended, or its wall clock set: judge every lease now
+			due = append(due, s.e)
 		}
 	}
 	k.last = now
@@ -355,7 +359,8 @@ func (k *Keeper) take(now clock.Moment) (answers []answered, due []*Entry) {
 		}
 		due = append(due, first.e)
 		first.e.early = false
-		k.clients.move(1, at+int64(first.e.client.Overdue())) // where its turn will put most, and still among the living
+		// It goes to where its turn will put most clients, and so stays among the living.
+		k.clients.move(1, at+int64(first.e.client.Overdue()))
 	}
 	return answers, due
 }
