@@ -176,7 +176,7 @@ func (k *keeping) renewUntil(ctx context.Context, l lock) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			l.Renew(ctx, k.ttl) // a loss shows in the database at the end
+			_ = l.Renew(ctx, k.ttl) // a loss shows in the database at the end
 		}
 	}
 }

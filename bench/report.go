@@ -40,7 +40,9 @@ func report(args []string, stdout, stderr io.Writer) error {
 	}
 	for _, w := range workloads() {
 		var tables bytes.Buffer
-		writeTables(&tables, w, records)
+		if err := writeTables(&tables, w, records); err != nil {
+			return err
+		}
 		if tables.Len() == 0 {
 			continue // not measured: what the page says stays
 		}

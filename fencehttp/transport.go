@@ -29,7 +29,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	if fence.Resource == "" || fence.Token < 1 {
 		if r.Body != nil {
-			r.Body.Close() // as every RoundTripper must, also on errors
+			_ = r.Body.Close() // as every RoundTripper must, also on errors
 		}
 		return nil, &leasehold.Error{Op: "fence request", Key: fence.Resource,
 			Err: fmt.Errorf("%w: a request needs a resource and a fencing token above 0, not %d", leasehold.ErrInvalid, fence.Token)}

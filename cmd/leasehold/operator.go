@@ -109,7 +109,7 @@ func (p *program) release(args []string) int {
 // describe prints the state of a lock, a line for each thing known.
 func describe(w io.Writer, s leasehold.LockState) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	defer t.Flush()
+	defer func() { _ = t.Flush() }()
 	fmt.Fprintf(t, "key\t%q\n", s.Key)
 	switch {
 	case !s.Held:

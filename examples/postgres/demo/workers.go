@@ -130,7 +130,7 @@ func (c *crew) add(ctx context.Context, locker *leasehold.Locker, s store, name 
 	if err != nil {
 		return err
 	}
-	defer lease.Release(ctx) // ErrLost after a long pause
+	defer func() { _ = lease.Release(ctx) }() // ErrLost after a long pause
 	balance, err := s.get(ctx, c.db, name, lease.FencingToken())
 	if err != nil {
 		return err
