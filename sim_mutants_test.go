@@ -206,7 +206,7 @@ func TestTheSimulationCatchesABrokenClient(t *testing.T) {
 			require.NoError(t, os.WriteFile(filepath.Join(dir, "overlay"), overlay, 0o600))
 
 			cmd := exec.Command("go", "test", "-vet=off", "-overlay", filepath.Join(dir, "overlay"), "-run", "^TestTheSimulation$", ".")
-			cmd.Env = append(os.Environ(), "LEASEHOLD_SIM_RUNS=120")
+			cmd.Env = append(os.Environ(), "LEASEHOLD_SIM_RUNS=600")
 			out, err := cmd.CombinedOutput()
 			require.Error(t, err, "not caught")
 			require.Contains(t, string(out), "VIOLATION", "%s", out)
