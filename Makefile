@@ -1,50 +1,94 @@
-# The steps of .ci/run, each to be run alone. "make" is what a change needs before it is sent.
+# The steps of .ci/run, each to be run alone. "make" is what a change needs before it is sent; "make help" lists all.
 
 GO ?= go
-STATICCHECK = $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
+LINT = $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+VULN = $(GO) run golang.org/x/vuln/cmd/govulncheck@v1.9.0
 
 # Each nested module has dependencies that the core must not have. The proof has no goroutine that shares anything and much to
 # do, and bench measures: each runs once, and the proof without the race detector.
 MODULES = $(patsubst %/go.mod,%,$(shell find . -mindepth 2 -name go.mod | sort))
 
-.PHONY: check ci fmt vet tidy staticcheck test plain cover modules demo
+# How many histories of the line "make sim" plays, how long its quorum's go on, and how long a fuzz target runs.
+SIM_RUNS ?= 60
+SIM_TIME ?= 10s
+FUZZ_TIME ?= 30s
 
-check: fmt vet tidy staticcheck test
+.PHONY: help check ci fmt vet tidy lint test plain cover modules sim mutants fuzz nightly latest vuln demo
 
-ci: check plain cover modules
+check: fmt vet tidy lint test
 
-fmt:
+ci: check plain cover sim modules
+
+help:
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+fmt: ## gofmt changes nothing
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "gofmt would change:"; echo "$$files"; exit 1; }
 
-vet:
+vet: ## go vet
 	$(GO) vet ./...
 
-tidy:
+tidy: ## go.mod and go.sum are as go mod tidy leaves them
 	$(GO) mod tidy -diff
 
-staticcheck:
-	$(STATICCHECK) ./...
+lint: ## golangci-lint, in every module
+	@set -e; export GOWORK=off; for dir in . $(MODULES); do echo "== $$dir"; (cd $$dir && $(LINT) run ./...); done
 
-test:
+test: ## the tests, with the race detector
 	$(GO) test -race -shuffle=on ./...
 
 # A test that is green under one scheduler may fail under another. The race detector slows everything down and so hides what
 # only a fast machine shows; with one thread a goroutine that does not wait keeps all others waiting.
-plain:
+plain: ## the tests without the race detector, and on one thread
 	$(GO) test -shuffle=on ./...
 	GOMAXPROCS=1 $(GO) test -shuffle=on ./...
 
 # With miniredis alone: nothing but Go is found on this PATH, so the tests that want a redis-server are skipped.
-cover:
+cover: ## how much the tests cover without a server
 	PATH=$$($(GO) env GOROOT)/bin CGO_ENABLED=0 LEASEHOLD_REQUIRE_REDIS= go test -cover .
 
-modules:
+# Every run draws new histories and prints the seed of the first: LEASEHOLD_SIM_SEED plays one again. The mutants of the scripts
+# show that the referee still sees what it must.
+sim: ## new histories of the simulations, and the mutants of the scripts
+	LEASEHOLD_SIM_RUNS=$(SIM_RUNS) $(GO) test -count=1 -v -run '^TestTheSimulation$$' .
+	LEASEHOLD_SIM_TIME=$(SIM_TIME) $(GO) test -count=1 -v -run '^TestQuorumSimulation$$' .
+	LEASEHOLD_SIM_MUTANTS=1 $(GO) test -count=1 -timeout 10m -run '^TestTheSimulationCatchesABrokenScript$$' .
+
+mutants: ## every mutant of the scripts and of the clients, half an hour
+	LEASEHOLD_SIM_MUTANTS=1 $(GO) test -count=1 -v -timeout 40m -run '^TestTheSimulationCatches' .
+
+fuzz: ## every fuzz target for a while
+	@set -e; grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z]*' . | while IFS=: read -r file func; do \
+		name=$${func#func }; echo "== $$name"; \
+		(cd $$(dirname $$file) && $(GO) test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZ_TIME) .) </dev/null; \
+	done
+
+# In an hour on two cores.
+nightly: ## many histories, all mutants, servers that are killed, fuzzing: within an hour
+	LEASEHOLD_SIM_RUNS=2500 $(GO) test -count=1 -v -timeout 20m -run '^TestTheSimulation$$' .
+	LEASEHOLD_SIM_RUNS=150 LEASEHOLD_SIM_TIME=4m LEASEHOLD_KILL_TIME=1m $(GO) test -race -count=1 -v -timeout 20m \
+		-run '^(TestTheSimulation|TestQuorumSimulation|TestQuorumSurvivesKilledServers)$$' .
+	$(MAKE) mutants
+	$(MAKE) fuzz FUZZ_TIME=2m
+
+# What a user gets who takes the newest of everything. Nothing of the checkout changes.
+latest: ## the tests with the latest dependencies
+	@set -e; export GOWORK=off; tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; for dir in . $(MODULES); do \
+		echo "== $$dir"; cd $(CURDIR)/$$dir; cp go.mod $$tmp/go.mod; cp go.sum $$tmp/go.sum 2>/dev/null || true; \
+		$(GO) get -modfile=$$tmp/go.mod -u -t ./...; \
+		$(GO) test -modfile=$$tmp/go.mod -shuffle=on ./...; \
+		rm -f $$tmp/go.mod $$tmp/go.sum; \
+	done
+
+vuln: ## govulncheck in every module; it fetches the list of known faults
+	@set -e; export GOWORK=off; for dir in . $(MODULES); do echo "== $$dir"; (cd $$dir && $(VULN) ./...); done
+
+modules: ## everything of the nested modules
 	@set -e; export GOWORK=off; for dir in $(MODULES); do \
 		echo "== $$dir"; cd $(CURDIR)/$$dir; \
 		$(GO) mod tidy -diff; \
 		$(GO) build -buildvcs=false -o /dev/null ./...; \
 		$(GO) vet ./...; \
-		$(STATICCHECK) ./...; \
 		race=-race; test $$dir != ./proof || race=; \
 		$(GO) test $$race -shuffle=on ./...; \
 		case $$dir in ./proof | ./bench) continue ;; esac; \
@@ -52,5 +96,5 @@ modules:
 		GOMAXPROCS=1 $(GO) test -shuffle=on ./...; \
 	done
 
-demo:
+demo: ## the demo of cmd/leasehold
 	$(GO) run ./cmd/leasehold demo

@@ -38,13 +38,14 @@ func TestTheSimulation(t *testing.T) {
 	if *simSeed != 0 {
 		runs, first = 1, *simSeed
 	}
-	for seed := first; seed < first+uint64(runs) && !t.Failed(); seed++ {
+	t.Logf("%d histories, from seed %d on: LEASEHOLD_SIM_SEED=%d plays the first again", runs, first, first)
+	for seed := first; seed-first < uint64(runs) && !t.Failed(); seed++ { // the seed may run over
 		broken, trace := play(t, seed, drawWeather(rand.New(rand.NewPCG(seed, 0))))
 		if len(broken) > 0 {
 			for _, b := range broken {
 				t.Error(b)
 			}
-			t.Errorf("seed %d\n%s", seed, trace)
+			t.Errorf("LEASEHOLD_SIM_SEED=%d plays this again\n%s", seed, trace)
 		}
 	}
 }
