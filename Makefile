@@ -13,11 +13,11 @@ SIM_RUNS ?= 60
 SIM_TIME ?= 10s
 FUZZ_TIME ?= 30s
 
-.PHONY: help check ci fmt vet tidy lint test plain cover modules sim mutants fuzz nightly latest vuln demo
+.PHONY: help check ci fmt vet tidy lint test plain cover modules sim mutants fuzz nightly latest vuln release demo
 
 check: fmt vet tidy lint test
 
-ci: check plain cover sim modules
+ci: check plain cover sim modules release
 
 help:
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -82,6 +82,9 @@ latest: ## the tests with the latest dependencies
 
 vuln: ## govulncheck in every module; it fetches the list of known faults
 	@set -e; export GOWORK=off; for dir in . $(MODULES); do echo "== $$dir"; (cd $$dir && $(VULN) ./...); done
+
+release: ## what can be checked of a release before it is tagged
+	.ci/release
 
 modules: ## everything of the nested modules
 	@set -e; export GOWORK=off; for dir in $(MODULES); do \

@@ -6,7 +6,7 @@ replace github.com/go-leasehold/leasehold => ../
 
 require (
 	github.com/alicebob/miniredis/v2 v2.40.0
-	github.com/go-leasehold/leasehold v0.0.0
+	github.com/go-leasehold/leasehold v0.1.0
 	github.com/prometheus/client_golang v1.25.0
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/stretchr/testify v1.12.1
