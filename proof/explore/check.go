@@ -33,10 +33,7 @@ func Breaks[S comparable, L fmt.Stringer](t testing.TB, m Model[S, L], property 
 	t.Helper()
 	r := m.Run()
 	if r.Violated != property {
-		t.Errorf("saw %q fail, want %q; %d states\n%s", r.Violated, property, r.States, strings.Join(r.Trace, "\n"))
+		t.Errorf("saw %q fail, want %q", r.Violated, property)
 	}
-	t.Logf("%d states, %d steps", r.States, len(r.Trace))
-	if testing.Verbose() {
-		t.Log("\n" + strings.Join(r.Trace, "\n"))
-	}
+	t.Logf("%d states, %d steps\n%s", r.States, len(r.Trace), strings.Join(r.Trace, "\n"))
 }

@@ -1,7 +1,6 @@
 package line
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/go-leasehold/leasehold/proof/explore"
@@ -102,7 +101,7 @@ func TestNoRuleOfTheFlagCanBeLeftOut(t *testing.T) {
 			t.Parallel()
 			m := *c.where
 			m.broken = c.rule
-			m.watch, _, _ = strings.Cut(c.violates, " ")
+			m.watch, m.only = "", c.violates
 			explore.Breaks(t, m.explored(), c.violates)
 		})
 	}

@@ -126,6 +126,7 @@ type model struct {
 	idle    uint8  // L1's bound
 	wait    uint8  // L2's bound; 0: not counted
 	watch   string // names of the properties that are checked; "": all
+	only    string // the one that is; "": all
 
 	flag bool // the protocol of fast.go, which the scripts do not have yet
 	hand bool // with it: a deletion may also be a plain number that is written over the counter

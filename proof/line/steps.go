@@ -13,7 +13,8 @@ type walk struct {
 // fail notes a violation.
 func (w *walk) fail(property string) {
 	name, _, _ := strings.Cut(property, " ")
-	if w.failed == "" && (w.watch == "" || strings.Contains(w.watch, name)) {
+	watched := w.watch == "" || strings.Contains(w.watch, name)
+	if w.failed == "" && watched && (w.only == "" || w.only == property) {
 		w.failed = property
 	}
 }
