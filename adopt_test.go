@@ -25,7 +25,7 @@ func eachKind(t *testing.T, test func(t *testing.T, former, other *Locker, owner
 		quorumBubble(t, 3, func(t *testing.T, _ []*fakeNode, join joinFunc) {
 			former, other := join(), join()
 			test(t, former.Locker, other.Locker, func() string {
-				all := other.holders("k")
+				all := other.Holders("k")
 				require.Equal(t, []string{all[0], all[0], all[0]}, all)
 				return all[0]
 			})

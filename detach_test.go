@@ -160,12 +160,12 @@ func TestQuorumSendsNoRefillForADetachedLease(t *testing.T) {
 		q := join()
 		x := taken(t, q, 10*time.Second)
 		nodes[2].Del("k")
-		slow := q.hooks[2].Next(1, runs(renewNodeScript)).HoldReply()
+		slow := q.Hooks[2].Next(1, runs("renew")).HoldReply()
 		require.NoError(t, x.Renew(t.Context()))
 		token := x.Detach()
 		slow.Release() // "absent", behind a round that a majority confirmed
 		synctest.Wait()
-		require.NotContains(t, q.spies[2].took(), "refill")
-		require.Equal(t, []string{token, token, ""}, q.holders("k"))
+		require.NotContains(t, q.Spies[2].Took(), "refill")
+		require.Equal(t, []string{token, token, ""}, q.Holders("k"))
 	})
 }

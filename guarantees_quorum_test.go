@@ -22,13 +22,13 @@ func bothQuorums(t *testing.T, fn func(t *testing.T, nodes []*fakeNode, q int, j
 func TestQuorumNeedsAMajorityAndNoMore(t *testing.T) {
 	bothQuorums(t, func(t *testing.T, nodes []*fakeNode, q int, join joinFunc) {
 		one := join()
-		for _, w := range one.wires[q:] {
+		for _, w := range one.Wires[q:] {
 			w.Refuse()
 		}
 		x := take(t, one.Locker, time.Second)
 		require.NoError(t, x.Renew(t.Context()))
 		require.NoError(t, x.Release(t.Context()))
-		one.wires[0].Refuse()
+		one.Wires[0].Refuse()
 		_, err := one.TryAcquire(t.Context(), "k", time.Second)
 		require.ErrorIs(t, err, ErrNoQuorum)
 	})
@@ -40,7 +40,7 @@ func TestQuorumInQuarantineOutlivesTheLossOfAllData(t *testing.T) {
 		one, two := join(d), join(d)
 		x := take(t, one.Locker, time.Second)
 		for _, n := range nodes {
-			n.forget()
+			n.Forget()
 		}
 		_, err := two.TryAcquire(t.Context(), "k", time.Second)
 		require.ErrorIs(t, err, ErrNoQuorum)
@@ -58,7 +58,7 @@ func TestQuorumWithoutQuarantineLetsASecondHolderInAfterALossOfData(t *testing.T
 		x := take(t, one.Locker, time.Minute)
 		time.Sleep(time.Second)
 		for _, n := range nodes[:q] {
-			n.forget()
+			n.Forget()
 		}
 		requireTwoHolders(t, x, two.Locker)
 	})
@@ -69,14 +69,14 @@ func TestQuorumWithoutQuarantineLetsASecondHolderInAfterALossOfData(t *testing.T
 func TestQuorumKeepsALeaseWhileAMajorityKeepsItsKey(t *testing.T) {
 	for name, lose := range map[string]func(*fakeNode){
 		"flushed":           func(n *fakeNode) { n.FlushAll() },
-		"clock set forward": func(n *fakeNode) { n.step(2 * time.Minute) },
+		"clock set forward": func(n *fakeNode) { n.Step(2 * time.Minute) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			bothQuorums(t, func(t *testing.T, nodes []*fakeNode, q int, join joinFunc) {
 				d := WithRestartQuarantine(time.Minute)
 				for _, h := range []int{q, len(nodes)} {
 					one, two := join(d), join(d)
-					for _, hook := range one.hooks[h:] {
+					for _, hook := range one.Hooks[h:] {
 						hook.Next(1, nil).Fail(errBroken)
 					}
 					x := take(t, one.Locker, time.Minute)
@@ -101,7 +101,7 @@ func TestQuorumOfNodesThatAreSetBackKeepsTheLockForLongerButNotTheLease(t *testi
 		one, two := join(), join()
 		x := take(t, one.Locker, time.Minute)
 		for _, n := range nodes {
-			n.step(-time.Hour)
+			n.Step(-time.Hour)
 		}
 		awaitEnd(x)
 		time.Sleep(time.Second)
@@ -120,9 +120,9 @@ func TestQuorumServesTheSideOfTheMajority(t *testing.T) {
 		require.True(t, x.Valid())
 		for i := range nodes {
 			if i < q {
-				one.wires[i].BlackHole()
+				one.Wires[i].BlackHole()
 			} else {
-				two.wires[i].BlackHole()
+				two.Wires[i].BlackHole()
 			}
 		}
 		y, err := two.Acquire(t.Context(), "k", time.Second, WithAutoRenew(true))
@@ -147,7 +147,7 @@ func TestQuorumTokensFallOnlyIfNoNodeOfBothLeasesKeptItsCounter(t *testing.T) {
 				if i < lost {
 					n.FlushAll()
 				}
-				n.step(-time.Hour)
+				n.Step(-time.Hour)
 			}
 			y := take(t, join().Locker, time.Second)
 			require.Equal(t, lost < len(nodes), y.FencingToken() > x.FencingToken(), "%d lost", lost)

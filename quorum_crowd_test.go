@@ -11,14 +11,14 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/go-leasehold/leasehold/internal/fault"
+	"github.com/go-leasehold/leasehold/internal/quorum"
 	"github.com/stretchr/testify/require"
 )
 
 func TestQuorumCallersReturnInTimeWhenEveryNodeIsSilent(t *testing.T) {
 	quorumBubble(t, 3, func(t *testing.T, _ []*fakeNode, join joinFunc) {
 		q := join()
-		for _, w := range q.wires {
+		for _, w := range q.Wires {
 			w.BlackHole()
 		}
 		before := runtime.NumGoroutine()
@@ -46,36 +46,14 @@ func TestQuorumCallersReturnInTimeWhenEveryNodeIsSilent(t *testing.T) {
 		begun := time.Now()
 		_, err := q.TryAcquire(t.Context(), "k", 10*time.Second)
 		require.ErrorIs(t, err, ErrNoQuorum)
-		require.LessOrEqual(t, time.Since(begun), nodePatience)
-	})
-}
-
-func TestQuorumGivesASilentNodeNoMoreThanItCanForget(t *testing.T) {
-	quorumBubble(t, 3, func(t *testing.T, _ []*fakeNode, join joinFunc) {
-		q := join()
-		n := q.backend.(*quorum).nodes[0]
-		n.mu.Lock()
-		n.pending += maxPending // as if so many were under way
-		n.mu.Unlock()
-		x, err := q.TryAcquire(t.Context(), "k", time.Minute)
-		require.NoError(t, err)
-		require.NoError(t, x.Release(t.Context()))
-		synctest.Wait()
-		require.Empty(t, q.spies[0].took())
-		q.hooks[1].Next(1, nil).Fail(errBroken)
-		_, err = q.TryAcquire(t.Context(), "k", time.Minute)
-		require.ErrorIs(t, err, errCrowded)
-		require.True(t, fault.Transient(err))
-		n.mu.Lock()
-		n.pending -= maxPending
-		n.mu.Unlock()
+		require.LessOrEqual(t, time.Since(begun), quorum.Patience)
 	})
 }
 
 func TestQuorumServesFiftyClientsOnFiveNodes(t *testing.T) {
 	quorumBubble(t, 5, func(t *testing.T, nodes []*fakeNode, join joinFunc) {
 		for i, n := range nodes {
-			n.offset = time.Duration(i) * 50 * time.Millisecond
+			n.SetOffset(time.Duration(i) * 50 * time.Millisecond)
 		}
 		o := &simObserver{}
 		var all sync.WaitGroup
@@ -83,7 +61,7 @@ func TestQuorumServesFiftyClientsOnFiveNodes(t *testing.T) {
 		last, longest := begun, time.Duration(0)
 		for range 50 {
 			q := join()
-			for _, w := range q.wires {
+			for _, w := range q.Wires {
 				w.Delay(100*time.Microsecond + rand.N(time.Millisecond))
 			}
 			all.Go(func() {
@@ -120,7 +98,7 @@ func TestQuorumContendersDoNotUndoEachOtherForEver(t *testing.T) {
 			begun := time.Now()
 			for i := range 2 {
 				q := join()
-				for j, w := range q.wires { // each is first at another node, and they begin together
+				for j, w := range q.Wires { // each is first at another node, and they begin together
 					w.Delay(time.Millisecond + time.Duration((i+j)%3)*time.Millisecond)
 				}
 				all.Go(func() {
@@ -158,7 +136,7 @@ func TestQuorumLocksWithWithLockAutoRenewalHooksAndStats(t *testing.T) {
 		other := join()
 		err := q.WithLock(t.Context(), "k", 300*time.Millisecond, func(ctx context.Context, x *Lease) error {
 			for i := range 10 {
-				q.hooks[i%3].Next(1, runs(renewNodeScript)).Fail(errBroken) // one node at a time is of no account
+				q.Hooks[i%3].Next(1, runs("renew")).Fail(errBroken) // one node at a time is of no account
 				time.Sleep(200 * time.Millisecond)
 				require.NoError(t, ctx.Err())
 				_, err := other.TryAcquire(ctx, "k", time.Second)
@@ -185,8 +163,8 @@ func TestQuorumLocksWithWithLockAutoRenewalHooksAndStats(t *testing.T) {
 		begun := time.Now()
 		err = q.WithLock(t.Context(), "k", 300*time.Millisecond, func(ctx context.Context, _ *Lease) error {
 			begun = time.Now()
-			q.wires[0].BlackHole()
-			q.wires[1].BlackHole()
+			q.Wires[0].BlackHole()
+			q.Wires[1].BlackHole()
 			<-ctx.Done()
 			require.ErrorIs(t, context.Cause(ctx), ErrLost)
 			return nil
@@ -195,8 +173,8 @@ func TestQuorumLocksWithWithLockAutoRenewalHooksAndStats(t *testing.T) {
 		require.LessOrEqual(t, time.Since(begun), 600*time.Millisecond)
 		require.Equal(t, 1, seen["lost"])
 		require.Positive(t, seen["jeopardy"])
-		q.wires[0].Pass()
-		q.wires[1].Pass()
+		q.Wires[0].Pass()
+		q.Wires[1].Pass()
 
 		x, err := other.Acquire(t.Context(), "k", time.Minute)
 		require.NoError(t, err)
@@ -207,8 +185,8 @@ func TestQuorumLocksWithWithLockAutoRenewalHooksAndStats(t *testing.T) {
 		require.NoError(t, err)
 		require.False(t, s.Held)
 		require.Equal(t, x.FencingToken(), s.FencingToken, "of the last lease")
-		q.wires[1].Refuse()
-		q.wires[2].Refuse()
+		q.Wires[1].Refuse()
+		q.Wires[2].Refuse()
 		require.ErrorIs(t, q.ForceRelease(t.Context(), "k"), ErrNoQuorum)
 		_, err = q.Inspect(t.Context(), "k")
 		require.ErrorIs(t, err, ErrNoQuorum)
@@ -228,7 +206,7 @@ func TestQuorumCloseIsBoundedAndReleases(t *testing.T) {
 		require.NoError(t, q.Close())
 		for _, x := range leases {
 			require.ErrorIs(t, x.Err(), ErrReleased)
-			require.Equal(t, []string{"", "", ""}, q.holders(x.Key()))
+			require.Equal(t, []string{"", "", ""}, q.Holders(x.Key()))
 		}
 		_, err := q.TryAcquire(t.Context(), "a", time.Minute)
 		require.ErrorIs(t, err, ErrClosed)
@@ -236,7 +214,7 @@ func TestQuorumCloseIsBoundedAndReleases(t *testing.T) {
 		q = join()
 		_, err = q.TryAcquire(t.Context(), "a", time.Minute, WithAutoRenew(true))
 		require.NoError(t, err)
-		for _, w := range q.wires {
+		for _, w := range q.Wires {
 			w.BlackHole()
 		}
 		begun := time.Now()
@@ -245,66 +223,23 @@ func TestQuorumCloseIsBoundedAndReleases(t *testing.T) {
 	})
 }
 
-// Nor does what it owes to a node that is gone for long grow without a bound.
-func TestQuorumForgetsWhatTheTTLWillDo(t *testing.T) {
-	quorumBubble(t, 3, func(t *testing.T, _ []*fakeNode, join joinFunc) {
-		q := join()
-		n := q.backend.(*quorum).nodes[0]
-		for i := range 20 {
-			x, err := q.TryAcquire(t.Context(), strconv.Itoa(i), time.Second)
-			require.NoError(t, err)
-			synctest.Wait()
-			q.hooks[0].Every(nil).Fail(errBroken)
-			require.NoError(t, x.Release(t.Context()))
-			synctest.Wait()
-			q.hooks[0].Clear()
-		}
-		q.hooks[0].Every(nil).Fail(errBroken)
-		owed := func() int { n.mu.Lock(); defer n.mu.Unlock(); return len(n.debts) }
-		require.Positive(t, owed())
-		time.Sleep(3 * time.Second)
-		require.Zero(t, owed())
-		require.Nil(t, n.repay)
-		require.Empty(t, n.leaving)
-	})
-}
-
-// A round over N nodes needs no goroutine of its own: what an idle Locker leaves is nothing.
-func TestQuorumLeavesNoGoroutineBehind(t *testing.T) {
-	quorumBubble(t, 5, func(t *testing.T, _ []*fakeNode, join joinFunc) {
-		q := join()
-		for range 20 {
-			x, err := q.TryAcquire(t.Context(), "k", time.Minute)
-			require.NoError(t, err)
-			require.NoError(t, x.Renew(t.Context()))
-			require.NoError(t, x.Release(t.Context()))
-			synctest.Wait()
-			for _, n := range q.backend.(*quorum).nodes {
-				require.Zero(t, n.pending)
-				require.Empty(t, n.debts)
-				require.Nil(t, n.repay)
-			}
-		}
-	})
-}
-
 // An acquire that is late at one node must not make up for the key that a forced release takes from another one.
 func TestQuorumForceReleaseReachesEveryNodeBeforeItReturns(t *testing.T) {
 	quorumBubble(t, 3, func(t *testing.T, _ []*fakeNode, join joinFunc) {
 		q, other := join(), join()
-		other.hooks[2].Next(1, runs(acquireNodeScript)).Delay(50 * time.Millisecond)
-		q.hooks[0].Next(1, runs(releaseNodeScript)).Delay(100 * time.Millisecond)
+		other.Hooks[2].Next(1, runs("acquire")).Delay(50 * time.Millisecond)
+		q.Hooks[0].Next(1, runs("release")).Delay(100 * time.Millisecond)
 		x, err := other.TryAcquire(t.Context(), "k", time.Minute)
 		require.NoError(t, err)
 		require.NoError(t, q.ForceRelease(t.Context(), "k"))
 		time.Sleep(60 * time.Millisecond)
-		require.Equal(t, []string{"", "", x.token}, q.holders("k"))
+		require.Equal(t, []string{"", "", x.Token()}, q.Holders("k"))
 		require.ErrorIs(t, x.Renew(t.Context()), ErrLost)
 
 		// One that cannot be reached is waited for no longer than other calls wait for it.
-		q.wires[0].BlackHole()
+		q.Wires[0].BlackHole()
 		begun := time.Now()
 		require.NoError(t, q.ForceRelease(t.Context(), "k"))
-		require.LessOrEqual(t, time.Since(begun), nodePatience)
+		require.LessOrEqual(t, time.Since(begun), quorum.Patience)
 	})
 }

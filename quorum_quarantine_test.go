@@ -49,7 +49,7 @@ func TestQuorumNodesAreJudgedWhenTheyAreGiven(t *testing.T) {
 
 func TestQuorumRefusesALeaseLongerThanTheQuarantine(t *testing.T) {
 	quorumBubble(t, 3, func(t *testing.T, _ []*fakeNode, join joinFunc) {
-		byDefault, err := NewQuorum(clientsOf(join()))
+		byDefault, err := NewQuorum(join().Clients)
 		require.NoError(t, err)
 		minute := join(WithRestartQuarantine(time.Minute))
 		for _, l := range []*Locker{byDefault, minute.Locker} {
@@ -58,8 +58,8 @@ func TestQuorumRefusesALeaseLongerThanTheQuarantine(t *testing.T) {
 			require.NoError(t, x.Release(t.Context()))
 		}
 		synctest.Wait()
-		for _, s := range minute.spies {
-			s.took()
+		for _, s := range minute.Spies {
+			s.Took()
 		}
 		for why, opts := range map[string][]Option{
 			"want at most WithRestartQuarantine's 1m0s together": {WithLockDelay(time.Millisecond)},
@@ -73,51 +73,44 @@ func TestQuorumRefusesALeaseLongerThanTheQuarantine(t *testing.T) {
 		_, err = minute.Adopt(t.Context(), "k", "token", time.Minute+time.Millisecond)
 		require.ErrorIs(t, err, ErrInvalid)
 		synctest.Wait()
-		require.Empty(t, minute.spies[0].took(), "nothing was sent")
+		require.Empty(t, minute.Spies[0].Took(), "nothing was sent")
 
 		x, err := join().TryAcquire(t.Context(), "k", time.Hour)
 		require.NoError(t, err, "without a quarantine a lease may be of any length")
 		require.NoError(t, x.Release(t.Context()))
 
-		single := New(clientsOf(minute)[0], WithRestartQuarantine(time.Minute))
+		single := New(minute.Clients[0], WithRestartQuarantine(time.Minute))
 		_, err = single.TryAcquire(t.Context(), "other", time.Second)
 		require.ErrorContains(t, err, "it is for NewQuorum")
 	})
 }
 
-func clientsOf(q *fakeQuorum) (clients []redis.UniversalClient) {
-	for _, n := range q.backend.(*quorum).nodes {
-		clients = append(clients, n.Redis())
-	}
-	return clients
-}
-
 func TestQuorumNodeInQuarantineVotesForNobody(t *testing.T) {
 	quorumBubble(t, 3, func(t *testing.T, nodes []*fakeNode, join joinFunc) {
-		nodes[2].masked = true // what a process that never saw the node before can tell
+		nodes[2].Mask(true) // what a process that never saw the node before can tell
 		q := join(WithRestartQuarantine(10 * time.Second))
 		x, err := q.TryAcquire(t.Context(), "k", 8*time.Second, WithAutoRenew(true))
 		require.NoError(t, err)
 		synctest.Wait()
 		begun := time.Now()
-		nodes[2].forget()
+		nodes[2].Forget()
 		for time.Since(begun) < 11*time.Second { // whole seconds, and one more
 			require.NoError(t, x.Renew(t.Context()))
 			synctest.Wait()
-			require.Empty(t, q.holders("k")[2], "not even for the holder, after %v", time.Since(begun))
-			require.Zero(t, nodes[2].counter("k"))
-			require.Contains(t, q.spies[2].took(), "refill")
+			require.Empty(t, q.Holders("k")[2], "not even for the holder, after %v", time.Since(begun))
+			require.Zero(t, nodes[2].Counter("k"))
+			require.Contains(t, q.Spies[2].Took(), "refill")
 			time.Sleep(500 * time.Millisecond)
 		}
 		require.NoError(t, x.Renew(t.Context()))
 		synctest.Wait()
-		require.Equal(t, x.Token(), q.holders("k")[2])
-		require.Equal(t, x.FencingToken(), nodes[2].counter("k"))
+		require.Equal(t, x.Token(), q.Holders("k")[2])
+		require.Equal(t, x.FencingToken(), nodes[2].Counter("k"))
 		require.NoError(t, x.Release(t.Context()))
 		synctest.Wait()
 
-		nodes[0].forget()
-		nodes[1].forget()
+		nodes[0].Forget()
+		nodes[1].Forget()
 		_, err = join(WithRestartQuarantine(10*time.Second)).TryAcquire(t.Context(), "k", 8*time.Second)
 		require.ErrorIs(t, err, ErrNoQuorum)
 		require.ErrorContains(t, err, "in quarantine for another 11s")
@@ -140,8 +133,8 @@ func TestQuorumSurvivingCounterEndsNoQuarantine(t *testing.T) {
 	quorumBubble(t, 3, func(t *testing.T, nodes []*fakeNode, join joinFunc) {
 		q := join(WithRestartQuarantine(10 * time.Second))
 		for _, n := range nodes[:2] {
-			n.forget()
-			n.setCounter("k", 0)
+			n.Forget()
+			n.SetCounter("k", 0)
 		}
 		_, err := q.TryAcquire(t.Context(), "k", time.Second)
 		require.ErrorIs(t, err, ErrNoQuorum)
@@ -157,16 +150,13 @@ func TestQuorumAnotherRunOfANodeIsInQuarantineForThoseWhoKnewIt(t *testing.T) {
 		require.NoError(t, x.Release(t.Context()))
 		synctest.Wait()
 		for _, n := range nodes[:2] {
-			n.mu.Lock()
-			n.runs++
-			n.mu.Unlock()
+			n.Rerun()
 		}
 		_, err = q.TryAcquire(t.Context(), "k", time.Second)
 		require.ErrorIs(t, err, ErrNoQuorum)
-		var young *youngError
-		require.ErrorAs(t, err, &young)
+		require.ErrorContains(t, err, "in quarantine for another")
 		synctest.Wait()
-		require.Equal(t, []string{"", "", ""}, q.holders("k"), "what they granted is given back")
+		require.Equal(t, []string{"", "", ""}, q.Holders("k"), "what they granted is given back")
 
 		x, err = join(WithRestartQuarantine(10*time.Second)).TryAcquire(t.Context(), "k", time.Second)
 		require.NoError(t, err, "who meets it now cannot know")
@@ -194,7 +184,7 @@ func TestQuorumRefusesTwoNodesThatAreOneServer(t *testing.T) {
 			synctest.Wait()
 		}
 		require.GreaterOrEqual(t, refused, 2)
-		require.Equal(t, []string{"", "", ""}, q.holders("k"))
+		require.Equal(t, []string{"", "", ""}, q.Holders("k"))
 		begun := time.Now()
 		_, err := q.Acquire(t.Context(), "k", time.Second)
 		require.ErrorIs(t, err, ErrInvalid, "waiting does not help")
@@ -213,7 +203,7 @@ func TestQuorumWithoutUptimeEndsAtOnceAndSaysWhy(t *testing.T) {
 					c.WriteError("NOPERM this user has no permissions to run the 'info' command")
 					return true
 				}
-				return n.answer(c, cmd, args...)
+				return n.Answer(c, cmd, args...)
 			})
 		}
 		q := join(WithRestartQuarantine(time.Minute))

@@ -17,6 +17,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-leasehold/leasehold/internal/fault"
+	"github.com/go-leasehold/leasehold/internal/quorum"
+	"github.com/go-leasehold/leasehold/internal/quorum/proposal"
+	"github.com/go-leasehold/leasehold/internal/quorum/quorumtest"
 	"github.com/go-leasehold/leasehold/internal/redistest"
 	"github.com/go-leasehold/leasehold/internal/roundtrip"
 )
@@ -65,7 +68,7 @@ func planOf(rng *rand.Rand) simPlan {
 		p.steps = true
 	default:
 		p.loss, p.masked = true, rng.IntN(2) == 0
-		p.quarantine = max(p.ttl, p.skew+maxSlack) + time.Duration(rng.IntN(300))*time.Millisecond
+		p.quarantine = max(p.ttl, p.skew+proposal.MaxSlack) + time.Duration(rng.IntN(300))*time.Millisecond
 	}
 	return p
 }
@@ -123,7 +126,7 @@ func (o *simObserver) handedOut(x *Lease, called int64) *simLease {
 	}
 	accepted := 0
 	for _, n := range o.nodes {
-		if n.counter(simKey) >= x.fence { // counters do not fall
+		if n.Counter(simKey) >= x.fence { // counters do not fall
 			accepted++
 		}
 	}
@@ -190,9 +193,9 @@ type simulation struct {
 
 func (s *simulation) run(rng *rand.Rand) {
 	for i := range s.plan.nodes {
-		n := newFakeNode(s.t, i)
-		n.masked = s.plan.masked
-		n.offset = time.Duration(rng.Int64N(int64(s.plan.skew) + 1))
+		n := quorumtest.NewNode(s.t, i)
+		n.Mask(s.plan.masked)
+		n.SetOffset(time.Duration(rng.Int64N(int64(s.plan.skew) + 1)))
 		s.nodes = append(s.nodes, n)
 	}
 	s.o.nodes = s.nodes
@@ -234,7 +237,7 @@ func (s *simulation) client(ctx context.Context, rng *rand.Rand, q *fakeQuorum) 
 		auto := WithAutoRenew(rng.IntN(2) == 0)
 		if rng.IntN(3) > 0 {
 			bound := s.plan.ttl
-			if q.backend.(*quorum).unknown() {
+			if q.backend.(*quorum.Quorum).IsUnknown() {
 				bound = max(bound, roundtrip.FirstBound)
 			}
 			s.o.within("TryAcquire", bound, func() { x, err = q.TryAcquire(ctx, simKey, s.plan.ttl, auto) })
@@ -325,7 +328,7 @@ func (s *simulation) jitter(ctx context.Context, rng *rand.Rand) {
 }
 
 func (s *simulation) wire(rng *rand.Rand) *redistest.DialFault {
-	return s.qs[rng.IntN(len(s.qs))].wires[rng.IntN(len(s.nodes))]
+	return s.qs[rng.IntN(len(s.qs))].Wires[rng.IntN(len(s.nodes))]
 }
 
 // span is a time of chance up to d, more often a short one.
@@ -350,7 +353,7 @@ func (s *simulation) trouble(ctx context.Context, rng *rand.Rand) {
 			w.Delay(s.span(rng, s.plan.ttl))
 		case 6, 7: // one process loses some of the nodes
 			q := s.qs[rng.IntN(len(s.qs))]
-			wires := some(rng, q.wires)
+			wires := some(rng, q.Wires)
 			for _, w := range wires {
 				if rng.IntN(2) == 0 {
 					w.BlackHole()
@@ -367,7 +370,7 @@ func (s *simulation) trouble(ctx context.Context, rng *rand.Rand) {
 		case 11:
 			if s.plan.steps {
 				forward, back := s.span(rng, time.Second), s.span(rng, time.Second)
-				s.nodes[rng.IntN(len(s.nodes))].step(forward - back)
+				s.nodes[rng.IntN(len(s.nodes))].Step(forward - back)
 			}
 		}
 	}
@@ -386,7 +389,7 @@ func (s *simulation) crash(nodes []*fakeNode, forget bool, down time.Duration) {
 	wires := func(f func(*redistest.DialFault)) {
 		for _, n := range nodes {
 			for _, q := range s.qs {
-				f(q.wires[n.i])
+				f(q.Wires[n.Index])
 			}
 		}
 	}
@@ -394,7 +397,7 @@ func (s *simulation) crash(nodes []*fakeNode, forget bool, down time.Duration) {
 	time.Sleep(down)
 	if forget {
 		for _, n := range nodes {
-			n.forget()
+			n.Forget()
 		}
 	}
 	wires(func(w *redistest.DialFault) { w.Pass() })
@@ -403,7 +406,7 @@ func (s *simulation) crash(nodes []*fakeNode, forget bool, down time.Duration) {
 // settle checks that all is well again once the faults are over.
 func (s *simulation) settle() {
 	for _, q := range s.qs {
-		for _, w := range q.wires {
+		for _, w := range q.Wires {
 			w.Pass()
 			w.Delay(50 * time.Microsecond)
 		}
@@ -414,11 +417,11 @@ func (s *simulation) settle() {
 	time.Sleep(max(s.plan.ttl, s.plan.quarantine) + 4*time.Second)
 	for _, n := range s.nodes {
 		if token, err := n.Get(simKey); err == nil {
-			s.o.fault("node %d still has %s, for %v", n.i, token, n.TTL(simKey))
+			s.o.fault("node %d still has %s, for %v", n.Index, token, n.TTL(simKey))
 		}
 		for _, key := range n.Keys() {
 			if n.TTL(key) <= 0 {
-				s.o.fault("node %d has %s without a TTL", n.i, key)
+				s.o.fault("node %d has %s without a TTL", n.Index, key)
 			}
 		}
 	}

@@ -135,12 +135,12 @@ func TestAWaitOnAQuorumThatIsNotThereIsTold(t *testing.T) {
 	}{
 		"in quarantine": {func(nodes []*fakeNode, _ *fakeQuorum) {
 			for _, n := range nodes {
-				n.forget()
+				n.Forget()
 			}
 		}, ": restarted, and in quarantine for another 1m1s"},
-		"away": {func(_ []*fakeNode, q *fakeQuorum) { q.wires[0].Refuse(); q.wires[1].Refuse() }, "; node 0: "},
+		"away": {func(_ []*fakeNode, q *fakeQuorum) { q.Wires[0].Refuse(); q.Wires[1].Refuse() }, "; node 0: "},
 		"one away, and held": {func(nodes []*fakeNode, q *fakeQuorum) {
-			q.wires[0].Refuse()
+			q.Wires[0].Refuse()
 			_ = nodes[1].Set("k", "other")
 			_ = nodes[2].Set("k", "other")
 		}, ""},
@@ -155,8 +155,8 @@ func TestAWaitOnAQuorumThatIsNotThereIsTold(t *testing.T) {
 				defer cancel()
 				_, err := q.Acquire(ctx, "k", 10*time.Second)
 				require.ErrorIs(t, err, context.DeadlineExceeded)
-				q.wires[0].Pass()
-				q.wires[1].Pass()
+				q.Wires[0].Pass()
+				q.Wires[1].Pass()
 				if tt.says == "" {
 					assert.Empty(t, told)
 					assert.Zero(t, q.Stats().Retried)

@@ -198,12 +198,12 @@ func TestAQuorumIsUnavailableWithoutAMajorityThatAnswers(t *testing.T) {
 		prepare     func(nodes []*fakeNode, q *fakeQuorum)
 		unavailable bool
 	}{
-		{"two refuse", func(_ []*fakeNode, q *fakeQuorum) { q.wires[0].Refuse(); q.wires[1].Refuse() }, true},
-		{"two do not answer", func(_ []*fakeNode, q *fakeQuorum) { q.wires[0].BlackHole(); q.wires[1].BlackHole() }, true},
+		{"two refuse", func(_ []*fakeNode, q *fakeQuorum) { q.Wires[0].Refuse(); q.Wires[1].Refuse() }, true},
+		{"two do not answer", func(_ []*fakeNode, q *fakeQuorum) { q.Wires[0].BlackHole(); q.Wires[1].BlackHole() }, true},
 		{"two start", func(nodes []*fakeNode, _ *fakeQuorum) { nodes[0].SetError("LOADING"); nodes[1].SetError("LOADING") }, true},
-		{"one refuses, one has restarted", func(nodes []*fakeNode, q *fakeQuorum) { q.wires[0].Refuse(); nodes[1].forget() }, true},
+		{"one refuses, one has restarted", func(nodes []*fakeNode, q *fakeQuorum) { q.Wires[0].Refuse(); nodes[1].Forget() }, true},
 		{"one refuses, one is held", func(nodes []*fakeNode, q *fakeQuorum) {
-			q.wires[0].Refuse()
+			q.Wires[0].Refuse()
 			_ = nodes[1].Set("k", "other")
 			nodes[1].SetTTL("k", time.Hour)
 		}, false},
@@ -213,7 +213,7 @@ func TestAQuorumIsUnavailableWithoutAMajorityThatAnswers(t *testing.T) {
 				n.SetTTL("k", time.Hour)
 			}
 		}, false},
-		{"one refuses, one denies", func(nodes []*fakeNode, q *fakeQuorum) { q.wires[0].Refuse(); nodes[1].SetError("NOPERM no") }, false},
+		{"one refuses, one denies", func(nodes []*fakeNode, q *fakeQuorum) { q.Wires[0].Refuse(); nodes[1].SetError("NOPERM no") }, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			quorumBubble(t, 3, func(t *testing.T, nodes []*fakeNode, join joinFunc) {
@@ -236,7 +236,7 @@ func TestAQuorumIsUnavailableWithoutAMajorityThatAnswers(t *testing.T) {
 					assert.ErrorIs(t, err, ErrUnavailable, "%v", err)
 				}
 				for i, n := range nodes {
-					q.wires[i].Pass()
+					q.Wires[i].Pass()
 					n.SetError("")
 				}
 			})

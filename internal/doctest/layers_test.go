@@ -31,9 +31,13 @@ var layers = map[string][]string{
 	".": with("internal/line", "internal/keep", "internal/quorum", "internal/backend", "internal/roundtrip", "internal/script"),
 
 	"internal/line":   with("internal/backend", "internal/roundtrip", "internal/script"),
-	"internal/quorum": with("internal/backend", "internal/roundtrip", "internal/script"),
+	"internal/quorum": with("internal/quorum/nodescript", "internal/quorum/proposal", "internal/backend", "internal/roundtrip", "internal/script"),
 	// keep knows no Redis, so it imports neither what speaks to Redis nor what names its keys.
 	"internal/keep": {"internal/clock", "internal/fault", "internal/inflight", "internal/token"},
+
+	// Parts of the quorum that know nothing of it.
+	"internal/quorum/nodescript": with("internal/backend", "internal/roundtrip", "internal/script"),
+	"internal/quorum/proposal":   nil,
 
 	"internal/backend":   with(),
 	"internal/roundtrip": with("internal/backend", "internal/script"),
@@ -52,11 +56,12 @@ var layers = map[string][]string{
 	"cmd/leasehold": {"."},
 
 	// Packages for tests. Only leaseholdtest may import one of them into a program.
-	"internal/redistest": nil,
-	"internal/locktest":  with(".", "internal/redistest"),
-	"internal/sim":       with("internal/redistest"),
-	"internal/doctest":   nil,
-	"guarantees":         nil,
+	"internal/redistest":         nil,
+	"internal/quorum/quorumtest": with("internal/redistest", "internal/script", "internal/quorum/nodescript"),
+	"internal/locktest":          with(".", "internal/redistest"),
+	"internal/sim":               with("internal/redistest"),
+	"internal/doctest":           nil,
+	"guarantees":                 nil,
 }
 
 func with(more ...string) []string { return append(more, leaves...) }

@@ -23,12 +23,11 @@ import (
 // now, and may only come nearer to the goal: a step that improves it lowers the number here, and the one that reaches the goal
 // takes the line out, which the test then asks for.
 var pending = map[string]int{
-	"entries of the root":              135,
-	"Go sources of the root":           24,
-	"lines of the root's Go sources":   5394,
-	"lines of quorum.go":               449,
+	"entries of the root":              123,
+	"Go sources of the root":           20,
+	"lines of the root's Go sources":   3767,
 	"exported names of the root":       84,
-	"uses of Lease's fields elsewhere": 56,
+	"uses of Lease's fields elsewhere": 55,
 }
 
 // short is how much is missing to the goals of pending.

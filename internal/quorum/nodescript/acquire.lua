@@ -2,7 +2,7 @@
 -- token that this node would give.
 --
 -- KEYS  1 K  the lock: string, the holder's token, PX
---       2 F  the fencing counter, see quorum_node.lua
+--       2 F  the fencing counter, see node.lua
 -- ARGV  1  token of this attempt
 --       2  ms for which K is set, lock delay included
 --       3  the fencing token that the client proposes, in microseconds as TIME; 0: none
@@ -23,10 +23,10 @@ if not px or px < 1 or px ~= math.floor(px) or not proposal or not tonumber(ARGV
   return redis.error_reply('ERR leasehold: acquire wants a token, whole milliseconds from 1, a proposal and a quarantine')
 end
 
--- include quorum_node.lua
--- include quorum_uptime.lua
+-- include node.lua
+-- include uptime.lua
 
-if young then return {-1, young, now, run} end
+if quarantined then return {-1, quarantined, now, run} end
 local owner, from = redis.call('GET', KEYS[1]), ARGV[5] or false
 if owner == ARGV[1] and stored then return {1, counter, now, run} end
 if owner ~= from and owner ~= ARGV[1] then return {0, redis.call('PTTL', KEYS[1]), now, run, counter} end

@@ -1,4 +1,4 @@
-package leasehold
+package nodescript_test
 
 import (
 	"fmt"
@@ -11,12 +11,13 @@ import (
 
 	"github.com/go-leasehold/leasehold/internal/backend"
 	"github.com/go-leasehold/leasehold/internal/fault"
+	"github.com/go-leasehold/leasehold/internal/quorum/nodescript"
 	"github.com/go-leasehold/leasehold/internal/redistest"
 	"github.com/go-leasehold/leasehold/internal/script"
 )
 
 // The scripts of a quorum's nodes, on miniredis and on Redis.
-func TestQuorumScripts(t *testing.T) {
+func TestScripts(t *testing.T) {
 	t.Run("miniredis", func(t *testing.T) {
 		_, c := redistest.Mini(t)
 		testNodeScripts(t, c)
@@ -50,15 +51,15 @@ func testNodeScripts(t *testing.T, c *redis.Client) {
 	t.Run("acquire is floored by the time, and idempotent by token", func(t *testing.T) {
 		clean()
 		before := now()
-		got := run(acquireNodeScript, "T", 5000, 0, 0)
+		got := run(nodescript.Acquire, "T", 5000, 0, 0)
 		require.Equal(t, int64(1), got[0])
 		require.GreaterOrEqual(t, got[1], before)
 		require.Equal(t, got[1], counter())
 		require.NoError(t, c.PExpire(ctx, k, 3*time.Second).Err())
-		again := run(acquireNodeScript, "T", 5000, 0, 0)
+		again := run(nodescript.Acquire, "T", 5000, 0, 0)
 		require.Equal(t, got[1], again[1])
 		require.LessOrEqual(t, c.PTTL(ctx, k).Val(), 3*time.Second, "its expiry does not move")
-		held := run(acquireNodeScript, "U", 5000, 0, 0)
+		held := run(nodescript.Acquire, "U", 5000, 0, 0)
 		require.Equal(t, int64(0), held[0])
 		require.InDelta(t, 3000, held[1], 200)
 		require.Equal(t, got[1], held[3], "it tells the counter")
@@ -67,40 +68,40 @@ func testNodeScripts(t *testing.T, c *redis.Client) {
 	t.Run("acquire takes a proposal that is near", func(t *testing.T) {
 		clean()
 		p := now() + 500_000
-		require.Equal(t, p, run(acquireNodeScript, "T", 5000, p, 0)[1])
+		require.Equal(t, p, run(nodescript.Acquire, "T", 5000, p, 0)[1])
 		require.NoError(t, c.Del(ctx, k).Err())
-		require.Equal(t, p+1, run(acquireNodeScript, "T", 5000, p, 0)[1], "the counter is ahead of it")
+		require.Equal(t, p+1, run(nodescript.Acquire, "T", 5000, p, 0)[1], "the counter is ahead of it")
 		clean()
-		require.Less(t, run(acquireNodeScript, "T", 5000, now()+2_000_000, 0)[1], now()+1_000_000, "one that is far is no hint")
+		require.Less(t, run(nodescript.Acquire, "T", 5000, now()+2_000_000, 0)[1], now()+1_000_000, "one that is far is no hint")
 	})
 	t.Run("renew and raise only under the token", func(t *testing.T) {
 		clean()
-		require.Equal(t, []int64{0}, run(renewNodeScript, "T", 5000, 1<<50))
+		require.Equal(t, []int64{0}, run(nodescript.Renew, "T", 5000, 1<<50))
 		require.Zero(t, c.Exists(ctx, k, f).Val(), "it creates nothing")
-		first := run(acquireNodeScript, "T", 1000, 0, 0)[1]
-		require.Equal(t, []int64{-1}, run(renewNodeScript, "U", 5000, first+9)[:1])
+		first := run(nodescript.Acquire, "T", 1000, 0, 0)[1]
+		require.Equal(t, []int64{-1}, run(nodescript.Renew, "U", 5000, first+9)[:1])
 		require.Equal(t, first, counter(), "nothing is written under another's token")
-		require.Equal(t, first+9, run(renewNodeScript, "T", 5000, first+9)[1])
+		require.Equal(t, first+9, run(nodescript.Renew, "T", 5000, first+9)[1])
 		require.Equal(t, first+9, counter())
 		require.Greater(t, c.PTTL(ctx, k).Val(), 4*time.Second)
-		require.Equal(t, first+9, run(renewNodeScript, "T", 1000, first)[1], "never lowered")
+		require.Equal(t, first+9, run(nodescript.Renew, "T", 1000, first)[1], "never lowered")
 		require.LessOrEqual(t, c.PTTL(ctx, k).Val(), time.Second)
-		require.Equal(t, first+12, run(renewNodeScript, "T", 5000, first+12, "raise")[1])
+		require.Equal(t, first+12, run(nodescript.Renew, "T", 5000, first+12, "raise")[1])
 		require.LessOrEqual(t, c.PTTL(ctx, k).Val(), time.Second, "a raise leaves the time")
-		require.Equal(t, []int64{-1}, run(renewNodeScript, "U", 5000, first+99, "raise"))
+		require.Equal(t, []int64{-1}, run(nodescript.Renew, "U", 5000, first+99, "raise"))
 		require.NoError(t, c.Del(ctx, k).Err())
 		require.NoError(t, c.HSet(ctx, k, "T", "T").Err())
-		require.Equal(t, []int64{-1}, run(renewNodeScript, "T", 5000, first+12), "a hash is somebody else's")
+		require.Equal(t, []int64{-1}, run(nodescript.Renew, "T", 5000, first+12), "a hash is somebody else's")
 	})
 	t.Run("adopt takes what the former token has, and nothing else", func(t *testing.T) {
 		clean()
 		adopt := func(token string, px, proposal int64) []int64 {
-			return run(acquireNodeScript, token, px, proposal, 0, "T")
+			return run(nodescript.Acquire, token, px, proposal, 0, "T")
 		}
 		free := adopt("U", 5000, 0)
 		require.Equal(t, []int64{0, -2}, free[:2])
 		require.Zero(t, c.Exists(ctx, k, f).Val(), "it creates nothing")
-		first := run(acquireNodeScript, "T", 1000, 0, 0)[1]
+		first := run(nodescript.Acquire, "T", 1000, 0, 0)[1]
 		got := adopt("U", 5000, 0)
 		require.Equal(t, int64(1), got[0])
 		require.Greater(t, got[1], first)
@@ -114,94 +115,94 @@ func testNodeScripts(t *testing.T, c *redis.Client) {
 		require.Positive(t, other[1])
 		require.Equal(t, got[1], counter())
 		clean()
-		run(acquireNodeScript, "T", 60_000, 0, 0)
+		run(nodescript.Acquire, "T", 60_000, 0, 0)
 		adopt("U", 5000, 0)
 		require.Greater(t, c.PTTL(ctx, k).Val(), 50*time.Second, "not shortened: it may go back")
 		require.Equal(t, now()/1_000_000, counter()/1_000_000)
 		clean()
-		run(acquireNodeScript, "T", 5000, 0, 0)
+		run(nodescript.Acquire, "T", 5000, 0, 0)
 		p := now() + 500_000
 		require.Equal(t, p, adopt("U", 5000, p)[1], "a proposal")
-		reply, err := redis.NewScript(acquireNodeScript.Src).Run(ctx, c, []string{k, f}, "V", 5000, 0, 3_600_000, "U").Slice()
+		reply, err := redis.NewScript(nodescript.Acquire.Src).Run(ctx, c, []string{k, f}, "V", 5000, 0, 3_600_000, "U").Slice()
 		require.NoError(t, err)
 		require.Equal(t, int64(-1), reply[0], "not in quarantine")
 		require.Equal(t, "U", c.Get(ctx, k).Val())
 	})
 	t.Run("an adoption that failed gives the lock back, with its time", func(t *testing.T) {
 		clean()
-		require.Equal(t, []int64{0}, run(releaseNodeScript, "U", 5000, "back", "T"))
-		run(acquireNodeScript, "T", 5000, 0, 0)
-		require.Equal(t, []int64{-1}, run(releaseNodeScript, "U", 5000, "back", "T"), "it had not come")
+		require.Equal(t, []int64{0}, run(nodescript.Release, "U", 5000, "back", "T"))
+		run(nodescript.Acquire, "T", 5000, 0, 0)
+		require.Equal(t, []int64{-1}, run(nodescript.Release, "U", 5000, "back", "T"), "it had not come")
 		require.Equal(t, "T", c.Get(ctx, k).Val())
-		run(acquireNodeScript, "U", 3000, 0, 0, "T")
-		require.Equal(t, []int64{1}, run(releaseNodeScript, "U", 60_000, "back", "T"))
+		run(nodescript.Acquire, "U", 3000, 0, 0, "T")
+		require.Equal(t, []int64{1}, run(nodescript.Release, "U", 60_000, "back", "T"))
 		require.Equal(t, "T", c.Get(ctx, k).Val())
 		require.InDelta(t, 5000, c.PTTL(ctx, k).Val().Milliseconds(), 500)
 	})
 	t.Run("refill takes what is free", func(t *testing.T) {
 		clean()
 		require.NoError(t, c.Set(ctx, k, "U", 0).Err())
-		require.Equal(t, []int64{0}, run(refillNodeScript, "T", 5000, 77, 0))
+		require.Equal(t, []int64{0}, run(nodescript.Refill, "T", 5000, 77, 0))
 		require.Equal(t, "U", c.Get(ctx, k).Val())
 		require.NoError(t, c.Del(ctx, k).Err())
-		require.Equal(t, int64(1), run(refillNodeScript, "T", 5000, 77, 0)[0])
+		require.Equal(t, int64(1), run(nodescript.Refill, "T", 5000, 77, 0)[0])
 		require.Equal(t, "T", c.Get(ctx, k).Val())
 		require.Equal(t, int64(77), counter())
 		require.Positive(t, c.PTTL(ctx, k).Val())
 	})
 	t.Run("release is by token", func(t *testing.T) {
 		clean()
-		run(acquireNodeScript, "job-10", 5000, 0, 0)
+		run(nodescript.Acquire, "job-10", 5000, 0, 0)
 		for _, token := range []string{"job-1", "job-100", "", "JOB-10"} {
-			require.Equal(t, []int64{-1}, run(releaseNodeScript, token, 0))
+			require.Equal(t, []int64{-1}, run(nodescript.Release, token, 0))
 		}
-		require.Equal(t, []int64{1}, run(releaseNodeScript, "job-10", 0))
-		require.Equal(t, []int64{0}, run(releaseNodeScript, "job-10", 0))
-		run(acquireNodeScript, "T", 5000, 0, 0)
-		had, err := redis.NewScript(releaseNodeScript.Src).Run(ctx, c, []string{k, f}, "", 0, "force").Result()
+		require.Equal(t, []int64{1}, run(nodescript.Release, "job-10", 0))
+		require.Equal(t, []int64{0}, run(nodescript.Release, "job-10", 0))
+		run(nodescript.Acquire, "T", 5000, 0, 0)
+		had, err := redis.NewScript(nodescript.Release.Src).Run(ctx, c, []string{k, f}, "", 0, "force").Result()
 		require.NoError(t, err)
 		require.Equal(t, "T", had)
-		require.Equal(t, []int64{0}, run(releaseNodeScript, "", 0, "force"))
+		require.Equal(t, []int64{0}, run(nodescript.Release, "", 0, "force"))
 		require.NoError(t, c.LPush(ctx, k, "T").Err())
-		require.Equal(t, []int64{-1}, run(releaseNodeScript, "T", 0), "a list is nobody's lock")
-		require.Equal(t, []int64{1}, run(releaseNodeScript, "", 0, "force"))
+		require.Equal(t, []int64{-1}, run(nodescript.Release, "T", 0), "a list is nobody's lock")
+		require.Equal(t, []int64{1}, run(nodescript.Release, "", 0, "force"))
 		require.Zero(t, c.Exists(ctx, k).Val())
 		require.Positive(t, counter(), "the counter stays")
 	})
 	t.Run("the counter lives a week longer than the clock needs to pass it", func(t *testing.T) {
 		clean()
 		week := 7 * 24 * time.Hour
-		run(acquireNodeScript, "T", 5000, 0, 0)
+		run(nodescript.Acquire, "T", 5000, 0, 0)
 		require.InDelta(t, week.Seconds(), c.PTTL(ctx, f).Val().Seconds(), 2)
 		ahead := 30 * 24 * time.Hour
-		run(renewNodeScript, "T", 5000, now()+ahead.Microseconds())
+		run(nodescript.Renew, "T", 5000, now()+ahead.Microseconds())
 		require.InDelta(t, (week + ahead).Seconds(), c.PTTL(ctx, f).Val().Seconds(), 2)
-		run(releaseNodeScript, "T", 0)
-		run(acquireNodeScript, "T", 5000, 0, 0)
+		run(nodescript.Release, "T", 0)
+		run(nodescript.Acquire, "T", 5000, 0, 0)
 		require.InDelta(t, (week + ahead).Seconds(), c.PTTL(ctx, f).Val().Seconds(), 2)
 	})
 	t.Run("a counter that is no number is an error before the first write", func(t *testing.T) {
 		for _, bad := range []string{"many", "1.5", "-7", "0x10", "1e3", " 7", "9007199254740992", "99999999999999999999"} {
 			clean()
 			require.NoError(t, c.Set(ctx, f, bad, 0).Err())
-			for name, sc := range map[string]*script.Script{"acquire": acquireNodeScript, "refill": refillNodeScript} {
+			for name, sc := range map[string]*script.Script{"acquire": nodescript.Acquire, "refill": nodescript.Refill} {
 				err := redis.NewScript(sc.Src).Run(ctx, c, []string{k, f}, "T", 5000, 0, 0).Err()
 				require.ErrorContains(t, err, "is no number below 2^53", "%s %q", name, bad)
 			}
 			require.Zero(t, c.Exists(ctx, k).Val())
 			require.NoError(t, c.Set(ctx, k, "T", time.Second).Err())
-			require.Error(t, redis.NewScript(renewNodeScript.Src).Run(ctx, c, []string{k, f}, "T", 5000, 9).Err())
+			require.Error(t, redis.NewScript(nodescript.Renew.Src).Run(ctx, c, []string{k, f}, "T", 5000, 9).Err())
 			require.LessOrEqual(t, c.PTTL(ctx, k).Val(), time.Second)
 			require.Equal(t, bad, c.Get(ctx, f).Val())
-			require.Equal(t, []int64{1}, run(releaseNodeScript, "T", 0), "it does not keep a release back")
+			require.Equal(t, []int64{1}, run(nodescript.Release, "T", 0), "it does not keep a release back")
 		}
 		clean()
 		require.NoError(t, c.Set(ctx, f, "9007199254740990", 0).Err())
-		require.Equal(t, int64(9007199254740991), run(acquireNodeScript, "T", 5000, 0, 0)[1])
+		require.Equal(t, int64(9007199254740991), run(nodescript.Acquire, "T", 5000, 0, 0)[1])
 	})
 	t.Run("arguments are checked before the first write", func(t *testing.T) {
 		clean()
-		for _, sc := range []*script.Script{acquireNodeScript, renewNodeScript, refillNodeScript} {
+		for _, sc := range []*script.Script{nodescript.Acquire, nodescript.Renew, nodescript.Refill} {
 			for _, args := range [][]any{
 				{"", 5000, 0, 0}, {"T", 0, 0, 0}, {"T", -1, 0, 0}, {"T", "1.5", 0, 0}, {"T", "x", 0, 0}, {"T", 5000, "x", 0},
 			} {
@@ -213,7 +214,7 @@ func testNodeScripts(t *testing.T, c *redis.Client) {
 	t.Run("inspect changes nothing", func(t *testing.T) {
 		clean()
 		show := func() string {
-			reply, err := redis.NewScript(inspectNodeScript.Src).Run(ctx, c, []string{k, f}, "", 0).Result()
+			reply, err := redis.NewScript(nodescript.Inspect.Src).Run(ctx, c, []string{k, f}, "", 0).Result()
 			require.NoError(t, err)
 			return fmt.Sprint(reply)
 		}
@@ -224,83 +225,65 @@ func testNodeScripts(t *testing.T, c *redis.Client) {
 	})
 	t.Run("a quarantine needs an uptime", func(t *testing.T) {
 		clean()
-		reply, err := redis.NewScript(acquireNodeScript.Src).Run(ctx, c, []string{k, f}, "T", 5000, 0, 3_600_000).Slice()
+		reply, err := redis.NewScript(nodescript.Acquire.Src).Run(ctx, c, []string{k, f}, "T", 5000, 0, 3_600_000).Slice()
 		require.NoError(t, err)
 		require.Equal(t, int64(-1), reply[0], "one hour: both have just been started")
 		require.Zero(t, c.Exists(ctx, k, f).Val())
 		info := c.Info(ctx, "server").Val()
 		require.Equal(t, info != "", reply[1].(int64) > 0)
-		reply, err = redis.NewScript(refillNodeScript.Src).Run(ctx, c, []string{k, f}, "T", 5000, 9, 3_600_000).Slice()
+		reply, err = redis.NewScript(nodescript.Refill.Src).Run(ctx, c, []string{k, f}, "T", 5000, 9, 3_600_000).Slice()
 		require.NoError(t, err)
 		require.Equal(t, int64(-1), reply[0])
 		require.Zero(t, c.Exists(ctx, k, f).Val())
 	})
 }
 
-func TestQuorumRepliesOfAnotherShapeAreErrors(t *testing.T) {
+func TestRepliesOfAnotherShapeAreErrors(t *testing.T) {
 	for _, reply := range []any{
 		nil, int64(1), "OK", []any{}, []any{"1"}, []any{int64(2)}, []any{int64(1)}, []any{int64(1), int64(0), int64(5)},
 		[]any{int64(1), "7", int64(5)}, []any{int64(1), int64(7), int64(5), int64(9)}, []any{int64(0), int64(1)},
 		[]any{int64(-1), int64(1), int64(2)},
 	} {
-		v, err := decodeVote(reply, nil)
+		v, err := nodescript.Read(reply, nil)
 		require.ErrorIs(t, err, fault.ErrReply, "%v", reply)
-		require.False(t, v.granted())
+		require.False(t, v.IsGranted())
 	}
 	for _, reply := range []any{nil, int64(1), []any{"T", int64(1)}, []any{"T", "1", "2"}, []any{"T", int64(1), "many"}} {
-		_, err := decodeNodeState(reply)
+		_, err := nodescript.ReadView(reply)
 		require.ErrorIs(t, err, fault.ErrReply, "%v", reply)
 	}
-	v, err := decodeVote([]any{int64(1), int64(7), int64(5)}, nil)
+	v, err := nodescript.Read([]any{int64(1), int64(7), int64(5)}, nil)
 	require.NoError(t, err)
-	require.Equal(t, vote{kind: voteYes, counter: 7, now: 5}, v)
+	require.Equal(t, nodescript.Reply{Kind: nodescript.Granted, Counter: 7, Now: 5}, v)
 }
 
-func TestQuorumViewIsTheMajoritys(t *testing.T) {
-	q := &quorum{nodes: make([]*node, 5)}
-	at := func(token string, ms int, counter string) nodeState {
+func TestViewIsTheMajoritys(t *testing.T) {
+	at := func(token string, ms int, counter string) nodescript.View {
 		c, _ := strconv.ParseInt(counter, 10, 64)
-		return nodeState{token: token, left: time.Duration(ms) * time.Millisecond, forever: ms < 0, counter: c}
+		return nodescript.View{Token: token, Left: time.Duration(ms) * time.Millisecond, Forever: ms < 0, Counter: c}
 	}
 	free := at("", 0, "7")
 	for _, c := range []struct {
 		name  string
-		views []nodeState
+		views []nodescript.View
 		known bool
 		want  backend.View
 	}{
-		{"free", []nodeState{free, free, free, free, free}, true, backend.View{Fence: 7}},
-		{"held by all", []nodeState{at("T", 100, "9"), at("T", 300, "9"), at("T", 200, "9"), at("T", 500, "9"), at("T", 400, "9")}, true,
+		{"free", []nodescript.View{free, free, free, free, free}, true, backend.View{Fence: 7}},
+		{"held by all", []nodescript.View{at("T", 100, "9"), at("T", 300, "9"), at("T", 200, "9"), at("T", 500, "9"), at("T", 400, "9")}, true,
 			backend.View{Held: true, Left: 300 * time.Millisecond, Fence: 9}},
-		{"held by three", []nodeState{at("T", 100, "9"), at("T", 300, "9"), free, free, at("T", 200, "9")}, true,
+		{"held by three", []nodescript.View{at("T", 100, "9"), at("T", 300, "9"), free, free, at("T", 200, "9")}, true,
 			backend.View{Held: true, Left: 100 * time.Millisecond, Fence: 9}},
-		{"held by three that accepted, and two that did not", []nodeState{at("T", 5, "12"), at("T", 5, "9"), at("T", 5, "9"), at("T", 5, "9"), at("T", 5, "8")}, true,
+		{"held by three that accepted, and two that did not", []nodescript.View{at("T", 5, "12"), at("T", 5, "9"), at("T", 5, "9"), at("T", 5, "9"), at("T", 5, "8")}, true,
 			backend.View{Held: true, Left: 5 * time.Millisecond, Fence: 9}},
-		{"for ever", []nodeState{at("T", -1, "9"), at("T", -1, "9"), at("T", -1, "9"), free, free}, true,
+		{"for ever", []nodescript.View{at("T", -1, "9"), at("T", -1, "9"), at("T", -1, "9"), free, free}, true,
 			backend.View{Held: true, Left: -1, Fence: 9}},
-		{"divided", []nodeState{at("T", 100, "9"), at("T", 300, "9"), at("U", 5, "8"), at("U", 5, "8"), free}, true, backend.View{Fence: 9}},
-		{"two missing, two of three", []nodeState{at("T", 100, "9"), at("T", 300, "9"), free}, false, backend.View{Fence: 9}},
-		{"two missing, none of three", []nodeState{free, free, free}, true, backend.View{Fence: 7}},
+		{"divided", []nodescript.View{at("T", 100, "9"), at("T", 300, "9"), at("U", 5, "8"), at("U", 5, "8"), free}, true, backend.View{Fence: 9}},
+		{"two missing, two of three", []nodescript.View{at("T", 100, "9"), at("T", 300, "9"), free}, false, backend.View{Fence: 9}},
+		{"two missing, none of three", []nodescript.View{free, free, free}, true, backend.View{Fence: 7}},
 	} {
-		got, known := q.majorityView(c.views)
+		got, known := nodescript.Majority(c.views, 5)
 		require.Equal(t, c.known, known, c.name)
 		require.Equal(t, c.want, got, c.name)
 	}
-}
-
-func TestQuorumProposalIsAHint(t *testing.T) {
-	quorumBubble(t, 3, func(t *testing.T, nodes []*fakeNode, join joinFunc) {
-		q := join()
-		store := q.backend.(*quorum)
-		// Somebody's mistake: far ahead of every clock.
-		store.remember("k", time.Now().Add(time.Hour).UnixMicro())
-		x, err := q.TryAcquire(t.Context(), "k", time.Second)
-		require.NoError(t, err)
-		require.Equal(t, time.Now().UnixMicro(), x.FencingToken(), "not carried into the counter")
-
-		// And one that is behind.
-		y, err := join().TryAcquire(t.Context(), "other", time.Second)
-		require.NoError(t, err)
-		require.Positive(t, y.FencingToken())
-	})
 }

@@ -1,13 +1,13 @@
 -- Puts the full time back on a lock that its token holds on this node, and raises the counter to the fencing token of its
--- lease. It is the renewal, and the raise in which a node accepts a fencing token.
+-- lease. It is the renewal, and the raise by which a node accepts a fencing token.
 --
--- KEYS  1 K  the lock     2 F  the fencing counter, see quorum_node.lua
+-- KEYS  1 K  the lock     2 F  the fencing counter, see node.lua
 -- ARGV  1 token     2 ms, lock delay included     3 the lease's fencing token     4 raise: the time stays, else not given
 -- Replies {1, f, now}  the token holds K, and f is the counter: equal to the lease's, it was accepted here
 --         {0}          nobody holds K
 --         {-1}         somebody else does, or K is no lock
--- Never: creates a lock; writes to the counter under another's token, who might take it for its own candidate; lowers the
--- counter; changes, with raise, the time of a lock, which may go back to the one whose lease is being adopted.
+-- Never: creates a lock; writes to the counter under another's token, who might take it for the number that it was granted
+-- with; lowers the counter; changes, with raise, the time of a lock, which may go back to the one whose lease is being adopted.
 
 local px, fence = tonumber(ARGV[2]), tonumber(ARGV[3])
 if not px or px < 1 or px ~= math.floor(px) or not fence or ARGV[1] == '' then
@@ -18,7 +18,7 @@ if not owner then return {0} end
 if type(owner) == 'table' and not string.find(owner.err, 'WRONGTYPE', 1, true) then redis.call('GET', KEYS[1]) end
 if owner ~= ARGV[1] then return {-1} end
 
--- include quorum_node.lua
+-- include node.lua
 
 if ARGV[4] ~= 'raise' then redis.call('PEXPIRE', KEYS[1], px) end
 if counter < fence then

@@ -1,0 +1,33 @@
+// Package nodescript has the scripts that a quorum runs on each of its nodes, and reads their replies. A script runs on one node
+// alone, and knows of no other.
+package nodescript
+
+import (
+	"context"
+	"embed"
+
+	"github.com/go-leasehold/leasehold/internal/rediskey"
+	"github.com/go-leasehold/leasehold/internal/roundtrip"
+	"github.com/go-leasehold/leasehold/internal/script"
+)
+
+//go:embed *.lua
+var files embed.FS
+
+// The scripts. Their files say what each is given, what it replies, and what it never does.
+var (
+	Acquire = script.Load(files, "acquire.lua", nil)
+	Renew   = script.Load(files, "renew.lua", nil) // also the raise, by which a node accepts a fencing token
+	Refill  = script.Load(files, "refill.lua", nil)
+	Release = script.Load(files, "release.lua", nil)
+	Inspect = script.Load(files, "inspect.lua", nil)
+)
+
+// Command prepares the run of a script on the keys of a lock: with the token, the milliseconds, and then args.
+func Command(ctx context.Context, sc *script.Script, keys *rediskey.Keys, token string, px int64, args ...any) *roundtrip.Command {
+	c := roundtrip.New(ctx, sc, token, px, keys[0], keys[rediskey.FenceAt])
+	c.AddToken()
+	c.AddMillis()
+	c.Add(args...)
+	return c
+}

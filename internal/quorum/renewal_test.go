@@ -1,0 +1,115 @@
+package quorum
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-leasehold/leasehold/internal/fault"
+	"github.com/go-leasehold/leasehold/internal/quorum/quorumtest"
+)
+
+func TestRenewsByAMajorityAndRefillsOnlyThen(t *testing.T) {
+	bubble(t, 3, func(t *testing.T, nodes []*quorumtest.Node, join func() *process) {
+		q := join()
+		x, err := q.TryAcquire(t.Context(), "k", time.Second)
+		require.NoError(t, err)
+		synctest.Wait()
+		for i := range nodes { // one after the other forgets, and gets it back
+			nodes[i].Del("k")
+			require.NoError(t, x.Renew(t.Context()))
+			synctest.Wait()
+			require.Equal(t, x.Token(), q.Holders("k")[i])
+		}
+
+		// Mine on one node, nothing from another, absent on the third: no majority, no refill.
+		for _, s := range q.Spies {
+			s.Took()
+		}
+		until := x.ValidUntil()
+		time.Sleep(time.Millisecond)
+		nodes[0].Del("k")
+		q.Hooks[1].Next(1, nil).Fail(errBroken)
+		require.ErrorIs(t, x.Renew(t.Context()), fault.ErrNoQuorum)
+		synctest.Wait()
+		require.Empty(t, q.Holders("k")[0])
+		require.Equal(t, []string{"renew"}, q.Spies[0].Took())
+		require.Equal(t, until, x.ValidUntil())
+		require.True(t, x.Valid(), "in jeopardy")
+
+		// The refill of a round does not count in it.
+		require.NoError(t, x.Renew(t.Context()))
+		synctest.Wait()
+		require.Equal(t, x.Token(), q.Holders("k")[0])
+
+		// A majority that says no is the end.
+		nodes[0].Del("k")
+		require.NoError(t, nodes[1].Set("k", "somebody"))
+		require.ErrorIs(t, x.Renew(t.Context()), errLost)
+		synctest.Wait()
+		require.Equal(t, []string{"", "somebody"}, q.Holders("k")[:2], "it neither releases nor refills")
+	})
+}
+
+func TestSendsNoRefillForALeaseThatIsOver(t *testing.T) {
+	bubble(t, 3, func(t *testing.T, nodes []*quorumtest.Node, join func() *process) {
+		q := join()
+		x, err := q.TryAcquire(t.Context(), "k", time.Second)
+		require.NoError(t, err)
+		synctest.Wait()
+		nodes[2].Del("k")
+		slow := q.Hooks[1].Next(1, runs("renew")).HoldReply() // says yes, after the deadline
+		require.ErrorIs(t, x.Renew(t.Context()), fault.ErrNoQuorum)
+		time.Sleep(time.Until(x.ValidUntil()))
+		slow.Release()
+		synctest.Wait()
+		require.False(t, x.Valid())
+		require.Equal(t, []string{"acquire", "renew"}, q.Spies[2].Took())
+
+		// The majority was in time, and the node that has no key is late.
+		time.Sleep(time.Second) // the keys of the first lease are gone
+		x, err = q.TryAcquire(t.Context(), "k", time.Second)
+		require.NoError(t, err)
+		synctest.Wait()
+		q.Spies[2].Took()
+		nodes[2].Del("k")
+		slow = q.Hooks[2].Next(1, runs("renew")).HoldReply()
+		require.NoError(t, x.Renew(t.Context()))
+		time.Sleep(time.Until(x.ValidUntil()))
+		slow.Release()
+		synctest.Wait()
+		require.Equal(t, []string{"renew"}, q.Spies[2].Took())
+	})
+}
+
+func TestSendsNoRefillAfterRelease(t *testing.T) {
+	bubble(t, 3, func(t *testing.T, nodes []*quorumtest.Node, join func() *process) {
+		q := join()
+		x, err := q.TryAcquire(t.Context(), "k", time.Second)
+		require.NoError(t, err)
+		synctest.Wait()
+		nodes[2].Del("k")
+		slow := q.Hooks[2].Next(1, runs("renew")).HoldReply()
+		require.NoError(t, x.Renew(t.Context()))
+		require.NoError(t, x.Release(t.Context()))
+		slow.Release() // "absent", behind a round that a majority confirmed
+		synctest.Wait()
+		require.NotContains(t, q.Spies[2].Took(), "refill")
+		require.Equal(t, []string{"", "", ""}, q.Holders("k"))
+
+		// One that is under way is followed by the release of its node.
+		x, err = q.TryAcquire(t.Context(), "k", time.Second)
+		require.NoError(t, err)
+		synctest.Wait()
+		nodes[2].Del("k")
+		refill := q.Hooks[2].Next(1, runs("refill")).Hold()
+		require.NoError(t, x.Renew(t.Context()))
+		<-refill.Arrived()
+		require.NoError(t, x.Release(t.Context()))
+		refill.Release()
+		synctest.Wait()
+		require.Equal(t, []string{"", "", ""}, q.Holders("k"))
+	})
+}
