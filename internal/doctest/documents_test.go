@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -148,4 +149,43 @@ func headings(text string) (names []string) {
 		names = append(names, strings.ReplaceAll(name, " ", "-"))
 	}
 	return names
+}
+
+// The glossary at the top of the design is the contract of words.
+func TestTheDesignBeginsWithTheGlossary(t *testing.T) {
+	text := read(t, "docs/design.md")
+	first := regexp.MustCompile(`(?m)^## .*$`).FindString(text)
+	assert.Equal(t, "## Words", first)
+	_, glossary, _ := strings.Cut(text, "| --- | --- | --- |\n")
+	glossary, _, _ = strings.Cut(glossary, "\n\n")
+	words := strings.Split(glossary, "\n")
+	assert.Greater(t, len(words), 20)
+	assert.LessOrEqual(t, len(words), 30, "a contract that nobody keeps in mind")
+	for _, row := range words {
+		assert.Regexp(t, `^\| [^|]+ \| [^|]+ \| [^|]*\|$`, row)
+	}
+}
+
+// retired are words that the glossary has replaced. The changelog may name them.
+var retired = regexp.MustCompile(`(?i)\b(unclean|ticks?|(last|next|each|first|regular|a) looks?|by chance|WokenByTick|Guards|claim time)\b`)
+
+func TestTheDocumentsUseTheWordsOfTheGlossary(t *testing.T) {
+	for _, file := range append(documents(t), "doc.go", "leaseholdotel/README.md", "leaseholdotel/alerts.yml") {
+		if file == "CHANGELOG.md" {
+			continue
+		}
+		text := regexp.MustCompile("`Test\\w+`").ReplaceAllString(read(t, file), "")
+		assert.Empty(t, retired.FindAllString(text, -1), file)
+	}
+}
+
+// Tables and links cannot be broken into lines; all else can.
+func TestTheLinesOfTheDocumentsAreNotTooLong(t *testing.T) {
+	for _, file := range documents(t) {
+		for i, line := range strings.Split(read(t, file), "\n") {
+			if !strings.HasPrefix(line, "|") && !strings.Contains(line, "](http") {
+				assert.LessOrEqual(t, utf8.RuneCountInString(line), 120, "%s:%d", file, i+1)
+			}
+		}
+	}
 }
