@@ -4,6 +4,7 @@
 //	explore  the search that they share
 //	line     the lock on one server: its waiters, who take turns, and those who adopt a lease
 //	several  leases of one key that several hold at once: a protocol to come
+//	turns    a lock that the goroutines of one process pass on in memory: a protocol to come
 //	quorum   the lock on a majority of servers
 //
 // A model is a transcription of the Lua scripts and of the client's rules by hand, for a few clients, short times and
