@@ -31,7 +31,11 @@ type simNetwork struct {
 
 	limit   int // of commands; guarded by turn
 	reached func()
+	endless func() // ends a history whose hosts do not stop sending
 }
+
+// tooMany is how many more commands a history may need to come to its end. A usual one needs some hundreds.
+const tooMany = 20_000
 
 // later is when a frame that is sent now arrives.
 func (n *simNetwork) later(rng *rand.Rand) time.Time {
@@ -289,8 +293,12 @@ func (l *simLink) serve(p simFrame) (reply []byte) {
 	n.turn <- struct{}{}
 	defer func() { <-n.turn }()
 	time.Sleep(10 * time.Microsecond)
-	if n.limit--; n.limit == 0 {
+	switch n.limit--; n.limit {
+	case 0:
 		n.reached()
+	case -tooMany:
+		n.judge.fail(l.h, "there is no end of commands")
+		go n.endless()
 	}
 	n.judge.before()
 	if _, err := l.server.Write(p.frame); err == nil {

@@ -232,6 +232,11 @@ func (h *simHistory) run() {
 	h.ending = ending
 	time.AfterFunc(h.lasting, end)
 	h.net.limit, h.net.reached = 700, end
+	h.net.endless = func() {
+		for _, p := range h.hosts {
+			p.cutOff(true)
+		}
+	}
 
 	for i, p := range h.hosts {
 		for j := range h.each {
