@@ -92,8 +92,9 @@ func (m *Model[S, L]) Run() (r Result) {
 	return r
 }
 
-// trace finds the way to a violation: back by fingerprints, then forward again, step by step. On the way forward states are
-// left as they are, so that a client keeps its name from the first line to the last.
+// trace finds the way to a violation: back by fingerprints, then forward again, step by step. On the way forward states are left
+// as they are, so that a client keeps its name from line to line; where that does not lead on, since a canonical form is not
+// quite unique, it is the canonical form from which the way goes on.
 func (m *Model[S, L]) trace(seed maphash.Seed, seen *set, last uint64, bad *S, violated string) (lines []string) {
 	way := []uint64{fingerprint(seed, bad)}
 	for at := last; at != 0; at = seen.parent(at) {
@@ -102,30 +103,38 @@ func (m *Model[S, L]) trace(seed maphash.Seed, seen *set, last uint64, bad *S, v
 	slices.Reverse(way)
 	s := m.Start
 	for i, at := range way[1:] {
-		end := i+2 == len(way)
-		found := false
-		var to S
-		m.Steps(&s, func(next *S, step L, violates string) {
-			plain := *next
-			if m.Canonical != nil {
-				m.Canonical(next)
-			}
-			if found || fingerprint(seed, next) != at || end != (violates == violated) {
-				return
-			}
-			found, to = true, plain
-			line := fmt.Sprintf("%3d  %-28s", i+1, step)
-			if m.Show != nil {
-				line += "  " + m.Show(&plain)
-			}
-			lines = append(lines, line)
-		})
-		if !found {
-			return append(lines, "     ... and then a step that its canonical form hides")
+		want := ""
+		if i+2 == len(way) {
+			want = violated
 		}
+		to, name, ok := m.follow(seed, s, at, want)
+		if !ok {
+			m.Canonical(&s)
+			to, name, _ = m.follow(seed, s, at, want)
+			name += " (by other names)"
+		}
+		line := fmt.Sprintf("%3d  %-28s", i+1, name)
+		if m.Show != nil {
+			line += "  " + m.Show(&to)
+		}
+		lines = append(lines, line)
 		s = to
 	}
 	return lines
+}
+
+// follow finds the step from s to the state of that fingerprint.
+func (m *Model[S, L]) follow(seed maphash.Seed, s S, at uint64, violated string) (to S, name string, ok bool) {
+	m.Steps(&s, func(next *S, step L, violates string) {
+		plain := *next
+		if m.Canonical != nil {
+			m.Canonical(next)
+		}
+		if !ok && violates == violated && fingerprint(seed, next) == at {
+			to, name, ok = plain, step.String(), true
+		}
+	})
+	return to, name, ok
 }
 
 // fingerprint stands for a state in the set of those that were seen: 64 bits under a seed that is new in every run. With

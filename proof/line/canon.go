@@ -1,7 +1,6 @@
 package line
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -91,13 +90,12 @@ func (w *walk) tidy(s *state) {
 func canonical(s *state) {
 	rename(s)
 	rank(s)
-	slices.SortFunc(s.commands[:], func(a, b command) int {
-		return cmp.Or(cmp.Compare(b.kind, a.kind), cmp.Compare(b.token, a.token), cmp.Compare(b.former, a.former))
-	})
-	slices.SortFunc(s.messages[:], func(a, b message) int {
-		return cmp.Or(cmp.Compare(b.token, a.token), cmp.Compare(b.fence, a.fence))
-	})
+	slices.SortFunc(s.commands[:], func(a, b command) int { return b.order() - a.order() })
+	slices.SortFunc(s.messages[:], func(a, b message) int { return b.order() - a.order() })
 }
+
+func (c command) order() int { return int(c.kind)<<16 | int(c.token)<<8 | int(c.former) }
+func (g message) order() int { return int(g.token)<<8 | int(g.fence) }
 
 func rename(s *state) {
 	known := s.references()

@@ -92,8 +92,8 @@ func (w *walk) faults(s0 *state) {
 			later(&s.lineLeft, s.line[0].token != 0)
 			for i := range s.line {
 				p := &s.line[i]
-				later(&p.heartbeat, p.heartbeat > 0) // what is over stays over: how long it is over is not kept
-				later(&p.ticket, p.ticket > 0)
+				later(&p.heartbeat, p.token != 0)
+				later(&p.ticket, p.token != 0)
 			}
 		})
 	}

@@ -33,15 +33,16 @@ var whole = map[string]*model{
 	"a TTL below the waiter's": two.with(func(m *model) {
 		m.waiterTTL, m.ttl, m.acquisitions, m.renews, m.tries = 3, 2, 1, true, true
 	}),
-	"waiters that give up": brief.with(func(m *model) { m.quits = true }),
-	"some try, some wait":  brief.with(func(m *model) { m.tries = true }),
+	"some try, some wait": brief.with(func(m *model) { m.tries = true }),
 	"a deletion": two.with(func(m *model) {
 		m.waiterTTL, m.ttl, m.acquisitions, m.tries, m.quits, m.deletions = 1, 2, 1, true, true, 1
 	}),
 	"a command sent again": two.with(func(m *model) {
 		m.waiterTTL, m.ttl, m.acquisitions, m.tries, m.renews, m.repeats = 1, 2, 1, true, true, 1
 	}),
-	"messages are only hints": brief.with(func(m *model) { m.confirms = true }),
+	"messages are only hints": two.with(func(m *model) {
+		m.waiterTTL, m.ttl, m.acquisitions, m.confirms, m.tries, m.renews = 1, 2, 1, true, true, true
+	}),
 	"beside a foreign client": two.with(func(m *model) {
 		m.waiterTTL, m.ttl, m.acquisitions, m.tries, m.quits, m.foreign = 1, 2, 1, true, true, 1
 	}),
@@ -70,14 +71,16 @@ var whole = map[string]*model{
 
 // The same with larger bounds.
 var wide = map[string]*model{
-	"three waiters that renew":            free.with(func(m *model) { m.renews = true }),
-	"three that may give up":              free.with(func(m *model) { m.quits = true }),
-	"three that try or wait":              free.with(func(m *model) { m.tries = true }),
-	"a deletion, three waiters":           brief.with(func(m *model) { m.deletions = 1 }),
-	"a command sent again, three waiters": brief.with(func(m *model) { m.repeats = 1 }),
-	"two acquisitions each":               two.with(func(m *model) { m.renews = true }),
-	"two each, a command sent again":      two.with(func(m *model) { m.repeats = 1 }),
-	"the same with renewals, a TTL below": two.with(func(m *model) { m.ttl, m.renews, m.repeats = 1, true, 1 }),
+	"three to whom messages are only hints": brief.with(func(m *model) { m.confirms = true }),
+	"waiters that give up":                  brief.with(func(m *model) { m.quits = true }),
+	"three waiters that renew":              free.with(func(m *model) { m.renews = true }),
+	"three that may give up":                free.with(func(m *model) { m.quits = true }),
+	"three that try or wait":                free.with(func(m *model) { m.tries = true }),
+	"a deletion, three waiters":             brief.with(func(m *model) { m.deletions = 1 }),
+	"a command sent again, three waiters":   brief.with(func(m *model) { m.repeats = 1 }),
+	"two acquisitions each":                 two.with(func(m *model) { m.renews = true }),
+	"two each, a command sent again":        two.with(func(m *model) { m.repeats = 1 }),
+	"the same with renewals, a TTL below":   two.with(func(m *model) { m.ttl, m.renews, m.repeats = 1, true, 1 }),
 	"beside a foreign client, renewals": two.with(func(m *model) {
 		m.acquisitions, m.tries, m.renews, m.quits, m.foreign = 1, true, true, true, 2
 	}),

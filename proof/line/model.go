@@ -50,7 +50,7 @@ const (
 	perClient         = 2 // tokens that may leave traces at one time
 	foreigner   token = clients*perClient + 1
 	maxPlaces         = 6
-	maxCommands       = 9
+	maxCommands       = 12
 	maxMessages       = 5
 )
 
@@ -158,7 +158,8 @@ type lock struct {
 	unconfirmed uint8 // ghost: it was handed over, and its waiter has not confirmed it
 }
 
-// place is one in the line.
+// place is one in the line. A time that is over may come back when the server's clock is set back, so it is kept for so long: it
+// is over from zero down.
 type place struct {
 	token     token
 	heartbeat uint8 // ticks for which it counts as alive; more than waiterTTL: from the future
@@ -245,6 +246,9 @@ func minus(a, b uint8) uint8 { return a - min(a, b) }
 
 func (s *state) tokenOf(c int) token { return nameOf(c, s.clients[c].name) }
 func nameOf(c int, name uint8) token { return token(c*perClient) + name + 1 }
+
+// zero is where a heartbeat is over.
+func (m *model) zero() uint8 { return m.back }
 
 func (m *model) start() state {
 	s := state{

@@ -271,17 +271,17 @@ func (w *walk) lives(p place) bool {
 	case heartbeatsCount:
 		return true
 	case futureIsDead:
-		return p.heartbeat > 0
+		return p.heartbeat > w.zero()
 	}
-	return p.heartbeat > 0 && p.heartbeat <= w.fresh()
+	return p.heartbeat > w.zero() && p.heartbeat <= w.fresh()
 }
 
 // fresh is a heartbeat that is renewed now.
 func (w *walk) fresh() uint8 {
 	if w.broken == heartbeatsEndInTime {
-		return w.waiterTTL + 1
+		return w.zero() + w.waiterTTL + 1
 	}
-	return w.waiterTTL
+	return w.zero() + w.waiterTTL
 }
 
 func (w *walk) anybodyLives(s *state) bool {

@@ -1,7 +1,6 @@
 package several
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -103,14 +102,13 @@ func (w *walk) tidy(s *state) {
 func (m *model) canonical(s *state) {
 	m.rename(s)
 	rank(s)
-	slices.SortFunc(s.commands[:], func(a, b command) int {
-		return cmp.Or(cmp.Compare(b.kind, a.kind), cmp.Compare(b.token, a.token), cmp.Compare(b.former, a.former))
-	})
-	slices.SortFunc(s.messages[:], func(a, b message) int {
-		return cmp.Or(cmp.Compare(b.token, a.token), cmp.Compare(b.fence, a.fence), cmp.Compare(b.slot, a.slot))
-	})
-	slices.SortFunc(s.holders[:], func(a, b holder) int { return cmp.Compare(b.token, a.token) })
+	slices.SortFunc(s.commands[:], func(a, b command) int { return b.order() - a.order() })
+	slices.SortFunc(s.messages[:], func(a, b message) int { return b.order() - a.order() })
+	slices.SortFunc(s.holders[:], func(a, b holder) int { return int(b.token) - int(a.token) })
 }
+
+func (c command) order() int { return int(c.kind)<<16 | int(c.token)<<8 | int(c.former) }
+func (g message) order() int { return int(g.token)<<16 | int(g.fence)<<8 | int(g.slot) }
 
 func (m *model) rename(s *state) {
 	known := s.references()

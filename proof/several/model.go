@@ -50,7 +50,7 @@ const (
 	perClient         = 2 // tokens that may leave traces at one time
 	foreigner   token = clients*perClient + 1
 	maxPlaces         = 6
-	maxCommands       = 8
+	maxCommands       = 12
 	maxMessages       = 5
 	maxHolders        = 4
 

@@ -51,7 +51,6 @@ func TestNoRuleOfSeveralHoldersCanBeLeftOut(t *testing.T) {
 		{"shared leases and slots mix", kindsStayApart, free.of(n2, s, e), tooMany},
 		{"a poll is answered the counter", ownFence, brief.of(s, s, e), fenceDiffers},
 		{"a release of a shared lease frees the key", releaseIsOwn, brief.of(s, s, e), touched},
-		{"an old message is trusted", compareFences, twice.of(s, e).with(func(m *model) { m.repeats = 1 }), tooMany},
 		{"a lease is trusted from its message", trustFromSend, free.of(s, s, e), tooMany},
 		{"a slot is guessed", slotIsTold, brief.of(n2, n2, e).with(today(2)), sameSlot},
 		{"what an old version hands over stays exclusive", bareIsConverted, timed.of(s, s, e).with(today(2)).with(func(m *model) {
@@ -86,13 +85,27 @@ func TestNoRuleOfSeveralHoldersCanBeLeftOut(t *testing.T) {
 	}
 }
 
-// The same as a newcomer that passes the line, measured: an exclusive waiter waits longer than it must.
-func TestNewcomersThatPassTheLineStarveAnExclusiveWaiter(t *testing.T) {
+// The same, where it takes longer to be seen.
+func TestNoRuleOfSeveralHoldersCanBeLeftOutInLargeRuns(t *testing.T) {
 	explore.Large(t)
-	m := timed.of(s, s, e)
-	m.acquisitions, m.quits, m.wait = 3, false, 8
-	m.broken, m.only = newcomersKeepTheOrder, waitsLong
-	explore.Breaks(t, m.explored(), waitsLong)
+	for _, c := range []struct {
+		name     string
+		rule     rule
+		where    *model
+		violates string
+	}{
+		{"an old message is trusted", compareFences, twice.of(s, e).with(func(m *model) { m.repeats = 1 }), tooMany},
+		{"newcomers that pass the line starve an exclusive waiter", newcomersKeepTheOrder, timed.of(s, s, e).with(func(m *model) {
+			m.acquisitions, m.quits, m.wait = 3, false, 8
+		}), waitsLong},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			m := *c.where
+			m.broken, m.only = c.rule, c.violates
+			explore.Breaks(t, m.explored(), c.violates)
+		})
+	}
 }
 
 // What the protocol does not promise: the model sees it, too.
