@@ -13,7 +13,7 @@ SIM_RUNS ?= 60
 SIM_TIME ?= 10s
 FUZZ_TIME ?= 30s
 
-.PHONY: help check ci fmt vet tidy lint test plain cover modules sim mutants fuzz nightly latest vuln release demo
+.PHONY: help check ci fmt vet tidy lint test plain cover modules sim mutants fuzz nightly proofs latest vuln release demo
 
 check: fmt vet tidy lint test
 
@@ -70,6 +70,9 @@ nightly: ## many histories, all mutants, servers that are killed, fuzzing: withi
 		-run '^(TestTheSimulation|TestQuorumSimulation|TestQuorumSurvivesKilledServers)$$' .
 	$(MAKE) mutants
 	$(MAKE) fuzz FUZZ_TIME=2m
+
+proofs: ## the models with large bounds, which takes some GB of memory
+	cd proof && GOWORK=off LEASEHOLD_PROOF=all $(GO) test -count=1 -v -timeout 2h ./...
 
 # What a user gets who takes the newest of everything. Nothing of the checkout changes.
 latest: ## the tests with the latest dependencies

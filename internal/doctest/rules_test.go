@@ -45,3 +45,25 @@ func TestTheSourcesKeepTheRules(t *testing.T) {
 		}
 	})
 }
+
+// Whoever runs the tests must be able to find what steers them.
+func TestEveryVariableOfTheTestsIsExplained(t *testing.T) {
+	variable := regexp.MustCompile(`\bLEASEHOLD_[A-Z_]+\b`)
+	found := map[string]bool{}
+	walk(t, func(file string) {
+		if strings.HasSuffix(file, ".go") {
+			for _, name := range variable.FindAllString(read(t, file), -1) {
+				found[name] = true
+			}
+		}
+	})
+	for name := range found {
+		if !strings.HasPrefix(name, "LEASEHOLD_TEST_") { // a test sets these for its own processes
+			says(t, "CONTRIBUTING.md", "| `"+name+"` |")
+		}
+	}
+	for _, m := range regexp.MustCompile("(?m)^\\| `(LEASEHOLD_\\w+)` \\|").FindAllStringSubmatch(read(t, "CONTRIBUTING.md"), -1) {
+		assert.True(t, found[m[1]], "CONTRIBUTING.md explains %s, and nothing reads it", m[1])
+	}
+	assert.Contains(t, found, "LEASEHOLD_SIM_RUNS")
+}
