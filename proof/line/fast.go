@@ -24,6 +24,9 @@ const (
 // mint is token.lua: the next fencing token.
 func (w *walk) mint(s *state, how flagging) uint8 {
 	if w.flag {
+		if how == clear && s.flagged != 0 && w.only == flagGone {
+			w.fail(flagGone)
+		}
 		switch {
 		case how == clear, w.broken == handOverKeepsFlag, w.broken == newCounterFlagged && s.missing != 0:
 			s.flagged = 0

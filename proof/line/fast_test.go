@@ -7,7 +7,20 @@ import (
 )
 
 // The protocol to come, with full and fast scripts side by side: a client may send either at any time. Fast scripts are for
-// a lone caller, so whoever asks for more is covered.
+// a lone caller, so whoever asks for more is covered. What has to be shown, and where:
+//
+//	no two hold the lock                            every run: S1
+//	a fast acquire that was cancelled and is late   "two that try, wait and give up", "a command sent again": S4
+//	a join beside a fast release                    "timed: no fault": L1, a bound of 0
+//	a crash while somebody waits                    "timed: a crash": L1, a bound of the waiter's TTL
+//	the counter is evicted or deleted               "a deletion", "a lease passed on, a counter lost"
+//	fencing tokens rise                             every run: S2. A fast acquire may find the clock not above the counter.
+//	somebody writes a plain number over the flag    "the flag is deleted", which also says what gets weaker
+//	a foreign client                                "beside a foreign client"
+//	the order of calls in a batch                   every run: each is a step, so any order is explored
+//	the flag goes again                             TestTheFlagGoesByItself
+//
+// Not shown: a server that refuses a write, since the script then does nothing; and a failover.
 var flagged = map[string]*model{
 	"two that try, wait and give up": left.with(func(m *model) { m.flag, m.waiterTTL, m.ttl, m.repeats = true, 1, 2, 0 }),
 	"beside a foreign client": two.with(func(m *model) {
@@ -105,4 +118,10 @@ func TestNoRuleOfTheFlagCanBeLeftOut(t *testing.T) {
 			explore.Breaks(t, m.explored(), c.violates)
 		})
 	}
+}
+
+// When the line and the tombstones have expired, a full acquire takes the flag away, and the fast scripts are of use again.
+func TestTheFlagGoesByItself(t *testing.T) {
+	m := left.with(func(m *model) { m.flag, m.waiterTTL, m.ttl, m.only = true, 1, 2, flagGone })
+	explore.Breaks(t, m.explored(), flagGone)
 }

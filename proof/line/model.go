@@ -148,6 +148,7 @@ const (
 	noTTL        = "L3 a key without a time to live"
 	flagless     = "I there is a line or a tombstone, and no flag" // of fast.go
 	tooSmall     = "the model is too small"
+	flagGone     = "the flag goes by itself" // no violation: a run that looks for it shows the way
 )
 
 // lock is the lock's key.
@@ -158,8 +159,8 @@ type lock struct {
 	unconfirmed uint8 // ghost: it was handed over, and its waiter has not confirmed it
 }
 
-// place is one in the line. A time that is over may come back when the server's clock is set back, so it is kept for so long: it
-// is over from zero down.
+// place is one in the line. A time that is over may come back when the server's clock is set back, so it is kept for so
+// long: it is over from zero down.
 type place struct {
 	token     token
 	heartbeat uint8 // ticks for which it counts as alive; more than waiterTTL: from the future

@@ -76,6 +76,12 @@ var whole = map[string]*model{
 	"the clock is set back: slots": brief.of(n1, n2).with(func(m *model) {
 		m.back, m.tries, m.renews = 2, true, true
 	}),
+	"the clock is set forward": brief.of(s, e).with(func(m *model) {
+		m.forward, m.tries, m.renews, m.watch = 1, true, true, "S3 S4 L2 L3"
+	}),
+	"the clock is set forward: slots": brief.of(n1, n2).with(func(m *model) {
+		m.forward, m.tries, m.renews, m.watch = 1, true, true, "S3 S4 L2 L3"
+	}),
 	"closed":                   left.of(s, e).with(func(m *model) { m.closes, m.repeats = 2, 0 }),
 	"closed: slots":            left.of(n1, n2).with(func(m *model) { m.closes, m.repeats = 2, 0 }),
 	"a shared lease passed on": pass.of(s, s, e).with(func(m *model) { m.quits = true }),
@@ -110,6 +116,9 @@ var whole = map[string]*model{
 	"timed: two are closed":           timed.of(s, s, e).with(func(m *model) { m.quits, m.closes, m.idle = false, 2, 3 }),
 	"timed: the clock is set back": timed.of(n2, n2, e).with(func(m *model) {
 		m.quits, m.back, m.crashes, m.idle, m.wait = false, 1, 1, 4, 0
+	}),
+	"timed: the clock is set forward": timed.of(n2, n2, e).with(func(m *model) {
+		m.quits, m.forward, m.idle, m.watch = false, 1, 1, "L1 L2 L3"
 	}),
 	"timed: the counter lost, a crash": timed.of(s, s, e).with(plain).with(func(m *model) {
 		m.quits, m.deletions, m.counterOnly, m.crashes, m.idle, m.wait = false, 1, true, 1, 3, 0
