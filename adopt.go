@@ -2,9 +2,11 @@ package leasehold
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/go-leasehold/leasehold/internal/backend"
+	"github.com/go-leasehold/leasehold/internal/line"
 )
 
 // Adopt takes a lease over, from another process or from before a restart: its token's place is taken by the new lease's own, in
@@ -29,22 +31,15 @@ func (l *Locker) Adopt(ctx context.Context, key, token string, ttl time.Duration
 	return x, err
 }
 
-func (l *Locker) adopt(ctx context.Context, a *attempt) (*Lease, Wake, error) {
+func (l *Locker) adopt(ctx context.Context, a *attempt) (line.Grant, error) {
 	if a.asks.Former == "" {
-		return nil, "", invalid("the token is empty: want the Token of a lease")
+		return line.Grant{}, invalid("the token is empty: want the Token of a lease")
 	}
-	// The next one would find that the lock is another's, until it is given back.
-	if _, err := l.gates.enter(ctx, l.closing.Done(), a.asks.Former); err != nil {
-		return nil, "", err
+	g, err := l.line.Adopt(ctx, &a.asks)
+	if gone, ok := errors.AsType[*line.GoneError](err); ok {
+		err = notOurs(gone.Why, "")
 	}
-	leave := func() { l.gates.leave(a.asks.Former) }
-	x, stray, err := l.ask(ctx, a, backend.Adopt)
-	if stray {
-		l.discard(a, err, leave)
-	} else {
-		leave()
-	}
-	return x, WokenAtOnce, err
+	return g, err
 }
 
 // Detach ends the lease here without a word to Redis, where it lives on for as long as it was last renewed, and returns its token:

@@ -26,7 +26,7 @@ func (l *Locker) Close() error {
 }
 
 func (l *Locker) shutDown() error {
-	l.close()
+	l.life.Close()
 	held := leases(l.keeper.Seal())
 	for _, x := range held {
 		x.endContexts(x.closing())
@@ -36,7 +36,7 @@ func (l *Locker) shutDown() error {
 	late := time.NewTimer(closeBound)
 	defer late.Stop()
 	held = slices.DeleteFunc(held, func(x *Lease) bool {
-		if !x.busy {
+		if !x.scoped {
 			return false
 		}
 		select {
@@ -51,17 +51,15 @@ func (l *Locker) shutDown() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeBound)
 	defer cancel()
 	errs = append(errs, releaseAll(ctx, held)...)
-	l.calls.Wait(ctx)
-	l.end() // whatever still repeats a clean-up gives up
+	l.life.Wait(ctx)
+	l.life.End() // whatever still repeats a clean-up gives up
 	last, stop := context.WithTimeout(context.Background(), time.Second)
 	defer stop()
-	l.calls.Wait(last)
+	l.life.Wait(last)
 	for _, x := range leases(l.keeper.Close(last)) {
 		_ = x.end(&lossError{LossClosed, "it was not released in time", ErrClosed})
 	}
-	if l.wakes != nil {
-		l.wakes.close(last)
-	}
+	l.line.Close(last)
 	if !l.backend.Close(ctx) {
 		errs = append(errs, &Error{Op: "close", Err: errStuck})
 	}

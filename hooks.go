@@ -137,18 +137,6 @@ func (o *options) hears(pick func(*Hooks) func(Event)) bool {
 // retryNews is the shortest time between two tellings of a Locker that Redis is unavailable.
 const retryNews = 10 * time.Second
 
-// retrying tells that a wait found Redis unavailable and goes on: rarely, for an outage is news of the Locker's and not of each wait.
-func (l *Locker) retrying(a *attempt, err error) {
-	l.stats.retried.Add(1)
-	if !a.o.hears(onRetrying) || !l.retries.due(retryNews) {
-		return
-	}
-	e := a.event()
-	e.Waited, e.Attempts, e.Err = time.Since(a.begun), a.looks, err
-	a.o.hook(onRetrying, e)
-	a.o.log(slog.LevelWarn, "leasehold: waiting for redis", e)
-}
-
 // rarely says when something is to be told that happens often.
 type rarely struct {
 	mu   sync.Mutex

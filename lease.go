@@ -30,8 +30,8 @@ type lease struct {
 	ttl    time.Duration
 	fence  int64
 	begun  clock.Moment // before the attempt that won was first sent
-	busy   bool         // it is WithLock's
-	stray  bool         // a copy of its acquire may still be on its way
+	scoped bool         // it is WithLock's
+	resent bool         // a copy of its acquire may still be on its way
 
 	mu        sync.Mutex    // guards what follows; never held across a Redis call, a hook or a send
 	deadline  clock.Moment  // end of trust

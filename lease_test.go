@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/line"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -342,4 +343,31 @@ func TestALockDelayKeepsOthersOutAfterALossAndNotAfterARelease(t *testing.T) {
 		_, err = q.TryAcquire(t.Context(), "k", time.Second)
 		require.NoError(t, err)
 	})
+}
+
+// An answer brings the whole TTL. A message brings less, and the lease must be renewed before that is over.
+func TestALeaseIsTrustedForAsLongAsItsGrantSays(t *testing.T) {
+	l := New(nil)
+	anchor := l.now()
+	for name, tt := range map[string]struct {
+		life, ttl, maxHold time.Duration
+		trust              time.Duration // from the anchor
+		due                time.Duration // at the latest, of the first renewal
+	}{
+		"an answer":                     {0, time.Minute, 0, time.Minute - 600*time.Millisecond, 20 * time.Second},
+		"an answer, with a bound":       {0, time.Minute, time.Second, time.Second, 20 * time.Second},
+		"a message":                     {2500 * time.Millisecond, time.Minute, 0, 2475 * time.Millisecond, 1642 * time.Millisecond},
+		"a message, for a short TTL":    {time.Second, time.Second, 0, 990 * time.Millisecond, 334 * time.Millisecond},
+		"a message, with a lower bound": {2500 * time.Millisecond, time.Minute, time.Second, time.Second, 167 * time.Millisecond},
+	} {
+		for range 100 { // the first renewal has jitter
+			a := attempt{o: &options{maxHold: tt.maxHold}, asks: line.Waiter{TTL: tt.ttl}}
+			x := l.lease(&a, line.Grant{Anchor: anchor, Life: tt.life, Fence: 7, Resent: true})
+			assert.Equal(t, anchor.Plus(tt.trust), x.deadline, name)
+			assert.Equal(t, anchor, x.begun, name)
+			assert.LessOrEqual(t, x.due, anchor.Add(tt.due), name)
+			assert.Positive(t, x.due.Sub(anchor.Time), name)
+			assert.True(t, x.resent, name)
+		}
+	}
 }

@@ -2,16 +2,15 @@ package leasehold
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"sync/atomic"
 	"time"
 
 	"github.com/go-leasehold/leasehold/internal/backend"
 	"github.com/go-leasehold/leasehold/internal/clock"
-	"github.com/go-leasehold/leasehold/internal/fault"
 	"github.com/go-leasehold/leasehold/internal/inflight"
 	"github.com/go-leasehold/leasehold/internal/keep"
+	"github.com/go-leasehold/leasehold/internal/line"
 	"github.com/go-leasehold/leasehold/internal/roundtrip"
 	"github.com/go-leasehold/leasehold/internal/token"
 	"github.com/redis/go-redis/v9"
@@ -19,9 +18,6 @@ import (
 
 // callBound is the longest that one command is waited for; a caller's context or a lease's end may be sooner.
 const callBound = backend.CallBound
-
-// cancelBound is the longest that the clean-up of a failed attempt goes on.
-const cancelBound = 10 * time.Second
 
 // Locker takes leases on keys of one Redis deployment. Make one with [New] and share it; it is safe for concurrent use.
 // What it is told at New never changes. It starts nothing until it is used, and keeps nothing for a key that is
@@ -33,19 +29,14 @@ type Locker struct {
 	defaults options
 	clock    clock.Clock
 	keeper   *keep.Keeper
-	gates    gates
-	wakes    *wakes // nil: there is no line, as in a quorum
+	line     *line.Line
 	stats    counters
 	retries  rarely
 
-	closing  context.Context // ends when Close begins
-	close    context.CancelFunc
-	ending   context.Context // ends when Close has waited long enough
-	end      context.CancelFunc
+	life     *inflight.Life // closing when Close begins, and at its end when Close has waited long enough
 	shutting atomic.Bool
 	shut     chan struct{} // closed when Close has ended
 	shutErr  error
-	calls    inflight.Group
 }
 
 // New returns a Locker on a single Redis, a primary with replicas, a cluster, or a [redis.Ring]. The client stays the
@@ -54,51 +45,42 @@ type Locker struct {
 func New(client redis.UniversalClient, opts ...Option) *Locker {
 	defaults := *(&options{}).with(inNew, opts)
 	s := newStore(client, defaults.prefix)
-	l := newLocker(s, defaults)
+	l := newLocker(s, s.Client, defaults)
 	if roundtrip.IsNil(client) {
 		l.bad = invalid("the redis client is nil")
 	}
-	l.wakes = newWakes(client, s.Topology(), defaults.prefix, l.id)
 	return l
 }
 
-// newLocker makes a Locker without a line.
-func newLocker(b backend.Backend, defaults options) *Locker {
+// newLocker makes a Locker whose waiters are told of grants through messages, which the client receives; nil: they poll.
+func newLocker(b backend.Backend, messages *roundtrip.Client, defaults options) *Locker {
 	l := &Locker{
 		id:       token.NewID(),
 		backend:  b,
 		defaults: defaults,
+		life:     inflight.NewLife(),
+		shut:     make(chan struct{}),
 	}
 	l.keeper = keep.New(&l.clock, b.Flush)
-	l.shut = make(chan struct{})
-	l.closing, l.close = context.WithCancel(context.Background())
-	l.ending, l.end = context.WithCancel(context.Background())
+	l.line = line.New(line.Config{
+		ID: l.id, Prefix: defaults.prefix, Backend: b, Client: messages, Clock: &l.clock, Life: l.life,
+	})
 	return l
 }
 
 // now reads both clocks.
 func (l *Locker) now() clock.Moment { return l.clock.Now() }
 
-func (l *Locker) isClosed() bool { return l.closing.Err() != nil }
+func (l *Locker) isClosed() bool { return l.life.IsClosing() }
 
 // attempt is one call's try for the lock.
 type attempt struct {
-	op    string
-	o     *options
-	asks  backend.Request // the token is that of the tenure
-	ttl   time.Duration
-	auto  bool // renew in the background, if no option says otherwise
-	busy  bool // for WithLock
-	begun time.Time
-	looks int
-
-	tenure backend.Tenure
-}
-
-// renew gives the attempt another token: one that may have been given up is never used again.
-func (a *attempt) renew(l *Locker) {
-	a.asks.Token = token.New(l.id, a.o.owner)
-	a.tenure = l.backend.Tenure(a.asks)
+	l      *Locker
+	op     string
+	o      *options
+	asks   line.Waiter
+	scoped bool // for WithLock
+	begun  time.Time
 }
 
 // prepare judges everything that an acquire was given, before anything is sent.
@@ -106,20 +88,21 @@ func (l *Locker) prepare(a *attempt, key string, ttl time.Duration, opts []Optio
 	if err := l.address(a, key, opts); err != nil {
 		return err
 	}
-	a.ttl = ttl
 	a.asks.PX, a.asks.LockDelay = a.o.px(ttl), a.o.lockDelay
 	a.asks.Replicas, a.asks.ReplicasWithin = a.o.replicas, a.o.replicasIn
+	a.asks.Owner, a.asks.TTL, a.asks.MaxHold = a.o.owner, ttl, a.o.maxHold
 	err := a.o.check(ttl)
 	if err == nil {
-		err = l.backend.Check(a.asks, ttl)
+		err = l.backend.Check(a.asks.Request, ttl)
 	}
 	if err != nil {
 		return a.fail(err)
 	}
 	a.begun = time.Now()
 	if a.o.autoRenew != nil {
-		a.auto = *a.o.autoRenew
+		a.asks.AutoRenew = *a.o.autoRenew
 	}
+	a.l, a.asks.Caller = l, a
 	return nil
 }
 
@@ -183,7 +166,8 @@ func (l *Locker) TryWithLock(ctx context.Context, key string, ttl time.Duration,
 }
 
 func (l *Locker) with(ctx context.Context, how acquireFunc, key string, ttl time.Duration, fn func(context.Context, *Lease) error, opts []Option) error {
-	a := attempt{op: "acquire", auto: true, busy: true}
+	a := attempt{op: "acquire", scoped: true}
+	a.asks.AutoRenew = true
 	if fn == nil {
 		a.asks.Key = l.defaults.prefix + key
 		return a.fail(invalid("the function is nil"))
@@ -195,8 +179,18 @@ func (l *Locker) with(ctx context.Context, how acquireFunc, key string, ttl time
 	return lease.run(ctx, fn)
 }
 
-// acquireFunc is one way to take a lock; both are methods of the Locker.
-type acquireFunc func(*Locker, context.Context, *attempt) (*Lease, Wake, error)
+// acquireFunc is one way to take a lock; they are methods of the Locker.
+type acquireFunc func(*Locker, context.Context, *attempt) (line.Grant, error)
+
+func (l *Locker) try(ctx context.Context, a *attempt) (line.Grant, error) {
+	return l.line.Try(ctx, &a.asks)
+}
+
+func (l *Locker) wait(ctx context.Context, a *attempt) (line.Grant, error) {
+	l.stats.waiting.Add(1)
+	defer l.stats.waiting.Add(-1)
+	return l.line.Wait(ctx, &a.asks)
+}
 
 // take is every acquire: checks, hooks, and one way to take the lock in between.
 func (l *Locker) take(ctx context.Context, a *attempt, how acquireFunc, key string, ttl time.Duration, opts []Option) (*Lease, error) {
@@ -206,25 +200,17 @@ func (l *Locker) take(ctx context.Context, a *attempt, how acquireFunc, key stri
 	if nested(ctx, a.asks.Key, func(x *Lease) bool { return x.l == l }) {
 		return nil, a.fail(errNested)
 	}
-	l.calls.Enter()
-	defer l.calls.Leave()
-	a.renew(l)
+	l.life.Enter()
+	defer l.life.Leave()
 	ctx = a.o.started(ctx, a.event())
-	x, woken, err := how(l, ctx, a)
-	if err == nil && !x.keep() {
-		l.calls.Go(func() { l.cancel(a) })
-		x, err = nil, ErrClosed
-	}
+	x, woken, err := l.win(ctx, a, how)
 	if err != nil {
 		err = a.fail(err)
-	}
-	if err != nil {
-		woken = ""
 	}
 	l.stats.acquired(woken, err)
 	if len(a.o.hooks) > 0 {
 		e := a.event()
-		e.Waited, e.Attempts, e.Woken, e.Err = time.Since(a.begun), a.looks, woken, err
+		e.Waited, e.Attempts, e.Woken, e.Err = time.Since(a.begun), a.asks.Attempts, woken, err
 		if x != nil {
 			e.FencingToken = x.fence
 		}
@@ -233,62 +219,64 @@ func (l *Locker) take(ctx context.Context, a *attempt, how acquireFunc, key stri
 	return x, err
 }
 
-// try asks once.
-func (l *Locker) try(ctx context.Context, a *attempt) (*Lease, Wake, error) {
-	x, stray, err := l.ask(ctx, a, backend.Try)
-	if stray {
-		l.discard(a, err, nil)
+// win takes the lock and has the lease kept.
+func (l *Locker) win(ctx context.Context, a *attempt, how acquireFunc) (*Lease, Wake, error) {
+	g, err := how(l, ctx, a)
+	if err != nil {
+		return nil, "", err
 	}
-	return x, WokenAtOnce, err
+	x := l.lease(a, g)
+	if !x.keep() {
+		l.line.Cancel(&a.asks)
+		return nil, "", ErrClosed
+	}
+	return x, wakes[g.Woken], nil
 }
 
-// ask sends the command that takes the lock or does not. One that has only cleared dead places out of a long line is sent
-// again: they refuse nobody the lock. It reports, with an error, whether the lock may have been taken all the same.
-func (l *Locker) ask(ctx context.Context, a *attempt, how backend.Mode) (x *Lease, stray bool, _ error) {
-	bound := min(a.ttl-clock.Margin(a.ttl), callBound)
-	until := time.Now().Add(bound)
-	for left := bound; left > 0; left = time.Until(until) {
-		begun := l.now()
-		a.looks++
-		ans, n, err := a.tenure.Acquire(ctx, how, left)
-		stray = stray || n > 1
-		switch {
-		case err != nil:
-			return nil, stray || n > 0, err
-		case ans.Uncleared:
-			continue
-		case ans.State == backend.Held:
-			return nil, false, heldBy(ans)
-		case ans.State == backend.Gone && how == backend.Adopt:
-			return nil, false, notOurs(ans.Why, "")
-		case ans.State != backend.Granted:
-			return nil, true, fault.ErrReply
+// wakes are the names under which hooks hear what woke a waiter.
+var wakes = [...]Wake{
+	line.AtOnce: WokenAtOnce, line.ByMessage: WokenByMessage, line.ByExpiry: WokenByExpiry, line.ByPoll: WokenByPoll,
+}
+
+// lease makes the Lease of a grant. It is the one place where a deadline begins.
+func (l *Locker) lease(a *attempt, g line.Grant) *Lease {
+	x := (&lease{
+		l: l, key: a.asks.Key, token: g.Token, o: a.o, tenure: g.Tenure, ttl: a.asks.TTL, fence: g.Fence, begun: g.Anchor,
+		scoped: a.scoped, resent: g.Resent,
+	}).seal()
+	x.auto = a.asks.AutoRenew
+	x.extend(g.Anchor)
+	x.due = x.nextDue(g.Anchor, false)
+	if g.Life > 0 { // a renewal must confirm the grant, and brings the whole TTL
+		if until := g.Anchor.Plus(g.Life - clock.Margin(g.Life)); until.Before(x.deadline.Time) {
+			x.deadline = until
 		}
-		x = l.lease(a, begun, ans.Fence)
-		x.stray = stray
-		if x.deadline.Reached(l.now()) {
-			break // or it would be a lease that nobody may trust
+		if due := x.deadline.Add(-g.Life / 3); due.Before(x.due) {
+			x.due = due
 		}
-		return x, false, nil
 	}
-	return nil, true, &fault.NoAnswer{Bound: bound}
-}
-
-// heldBy is what one has to wait for who was not granted the lock.
-func heldBy(a backend.Answer) error {
-	if a.Forever {
-		return fault.ErrHeldForever
-	}
-	return ErrHeld
-}
-
-// lease makes the Lease of an attempt that was won by a call begun at that moment.
-func (l *Locker) lease(a *attempt, begun clock.Moment, fence int64) *Lease {
-	x := (&lease{l: l, key: a.asks.Key, token: a.asks.Token, o: a.o, tenure: a.tenure, ttl: a.ttl, fence: fence, begun: begun, busy: a.busy}).seal()
-	x.auto = a.auto
-	x.extend(begun)
-	x.due = x.nextDue(begun, false)
 	return x
+}
+
+// Refuse keeps a call from a wait for the lease of its own context, also where that is another Locker's of the same Redis: no other
+// key's lease has that fencing token.
+func (a *attempt) Refuse(ctx context.Context, fence int64) error {
+	if nested(ctx, a.asks.Key, func(x *Lease) bool { return x.fence == fence }) {
+		return errNested
+	}
+	return nil
+}
+
+// Retrying tells, rarely, that a wait has found Redis unavailable and goes on: an outage is news of the Locker's and not of each wait.
+func (a *attempt) Retrying(err error) {
+	a.l.stats.retried.Add(1)
+	if !a.o.hears(onRetrying) || !a.l.retries.due(retryNews) {
+		return
+	}
+	e := a.event()
+	e.Waited, e.Attempts, e.Err = time.Since(a.begun), a.asks.Attempts, err
+	a.o.hook(onRetrying, e)
+	a.o.log(slog.LevelWarn, "leasehold: waiting for redis", e)
 }
 
 // LockState is what Redis says of a lock at one instant.
@@ -331,48 +319,4 @@ func (l *Locker) ForceRelease(ctx context.Context, key string) error {
 	l.bereave(a.asks.Key, token, lost(LossForced, "released by force"))
 	a.o.log(slog.LevelWarn, "leasehold: lock released by force", a.event())
 	return nil
-}
-
-// discard cancels an attempt that ended with err, and then calls then. The caller waits for it only where it is known that
-// the lock was had: it should be free when the error is read.
-func (l *Locker) discard(a *attempt, err error, then func()) {
-	gone := *a // the attempt may go on with another token
-	cancel := func() {
-		l.cancel(&gone)
-		if then != nil {
-			then()
-		}
-	}
-	var replicas *fault.Replicas
-	if errors.As(err, &replicas) {
-		cancel()
-	} else {
-		l.calls.Go(cancel)
-	}
-}
-
-// cancel makes sure that nothing of an attempt's token is left or comes to be: neither a lock nor a place in the line.
-func (l *Locker) cancel(a *attempt) {
-	how := backend.Cancel
-	if a.asks.Former != "" {
-		how = backend.Return
-	}
-	l.retry(min(max(backend.WaiterTTL, time.Duration(a.asks.PX)*time.Millisecond), cancelBound), func(ctx context.Context) bool {
-		_, _, err := a.tenure.Release(ctx, how, callBound)
-		return err == nil || !fault.Transient(err)
-	})
-}
-
-// retry calls f with growing pauses until it reports that it is done, until d has passed, or until Close has waited
-// long enough.
-func (l *Locker) retry(d time.Duration, f func(context.Context) bool) {
-	ctx, cancel := context.WithTimeout(l.ending, d)
-	defer cancel()
-	for n := 0; !f(ctx); n++ {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(fault.Backoff(n)):
-		}
-	}
 }

@@ -45,7 +45,7 @@ func TestOnlyTheFirstOfTheLineLooksOftenAndOnlyBehindAPlainClient(t *testing.T) 
 			return n
 		}
 		n := looks()
-		assert.InDelta(t, 10/plainTick.Seconds()*4/3, n[0], 20, "every 25 to 50 ms")
+		assert.InDelta(t, 10/foreignTick.Seconds()*4/3, n[0], 20, "every 25 to 50 ms")
 		assert.LessOrEqual(t, n[1], 12)
 		assert.LessOrEqual(t, n[2], 12)
 

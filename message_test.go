@@ -16,69 +16,6 @@ import (
 
 // What a waiter believes of what is published on its channel, and what a listener learns there.
 
-func TestWhichMessagesAreTrusted(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
-		l := w.party().Locker
-		anchor := l.now()
-		for name, tt := range map[string]struct {
-			fence int64         // the server would have given 7 at the anchor
-			after time.Duration // since the anchor
-			ttl   time.Duration
-			auto  bool
-			delay time.Duration
-			want  time.Duration // of trust, from the anchor; 0: it is only a hint
-		}{
-			"a new one":      {7, 0, time.Minute, true, 0, backend.WaiterTTL - backend.WaiterTTL/100},
-			"an old one":     {6, 0, time.Minute, true, 0, 0},
-			"a hint":         {0, 0, time.Minute, true, 0, 0},
-			"a negative one": {math.MinInt64, 0, time.Minute, true, 0, 0},
-			"a ttl below the time to live of a waiter": {7, 0, time.Second, true, 0, 990 * time.Millisecond},
-			"in time to be confirmed":                  {8, time.Second, time.Minute, true, 0, backend.WaiterTTL - backend.WaiterTTL/100},
-			"too late to be confirmed":                 {8, 2 * time.Second, time.Minute, true, 0, 0},
-			"too late":                                 {8, backend.WaiterTTL, time.Minute, true, 0, 0},
-			"renewed by hand":                          {8, 0, time.Minute, false, 0, 0},
-			"with a lock delay":                        {8, 0, time.Minute, true, time.Second, 0},
-			"too late for its short ttl":               {8, 990 * time.Millisecond, time.Second, true, 0, 0},
-			"as high as can be":                        {7 + 1_010_000, time.Second, time.Minute, true, 0, backend.WaiterTTL - backend.WaiterTTL/100},
-			"too high":                                 {7 + 1_010_001, time.Second, time.Minute, true, 0, 0},
-			"high at once":                             {7 + 2_000, 0, time.Minute, true, 0, backend.WaiterTTL - backend.WaiterTTL/100},
-			"too high at once":                         {7 + 2_001, 0, time.Minute, true, 0, 0},
-			"the largest":                              {math.MaxInt64, time.Second, time.Minute, true, 0, 0},
-		} {
-			for _, next := range []int64{0, 7} { // 0: no look was answered
-				s := stay{l: l, next: next, a: &attempt{ttl: tt.ttl, auto: tt.auto, o: &options{lockDelay: tt.delay}}}
-				s.anchor = anchor.Plus(-tt.after)
-				x := s.trust(grant(tt.fence))
-				if tt.want == 0 || next == 0 {
-					assert.Nil(t, x, name)
-					continue
-				}
-				require.NotNil(t, x, name)
-				assert.Equal(t, tt.want, x.deadline.Sub(s.anchor.Time), name)
-				assert.LessOrEqual(t, x.due, x.deadline.Time, name)
-			}
-		}
-	})
-}
-
-func TestAMessageIsRead(t *testing.T) {
-	for payload, want := range map[string]struct {
-		id string
-		grant
-	}{
-		"t 7":   {"t", grant(7)},
-		"t 7 2": {"t", grant(0)},
-		"t x":   {"t", grant(0)},
-		"t":     {"t", grant(0)},
-		" 7":    {"", grant(7)},
-		"":      {"", grant(0)},
-	} {
-		id, g := parseGrant(payload)
-		assert.Equal(t, want.id, id, payload)
-		assert.Equal(t, want.grant, g, payload)
-	}
-}
-
 // Anybody may publish anything.
 func TestWhatElseIsPublishedOnTheChannelIsOnlyAHint(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
@@ -92,7 +29,7 @@ func TestWhatElseIsPublishedOnTheChannelIsOnlyAHint(t *testing.T) {
 			"", " ", "  ", "x", id, id + " ", id + " 1", id + " x 1", id + " 0", id + " -1", id + " 1 0", waits + " 1",
 			id + " 99999999999999999999", id + "x 9223372036854775807", "another 9223372036854775807", strings.Repeat("x", 1<<16),
 		} {
-			assert.Equal(t, 1, w.m.Publish(p.wakes.channel, text))
+			assert.Equal(t, 1, w.m.Publish(p.channel(), text))
 			synctest.Wait()
 			assert.Empty(t, waiting, "%q", text)
 		}
@@ -131,7 +68,7 @@ func TestAForgedMessageBringsNoFencingTokenThatTheServerDoesNotReach(t *testing.
 				if tt.ahead == math.MaxInt64 {
 					fence = math.MaxInt64
 				}
-				w.m.Publish(p.wakes.channel, fmt.Sprint(token.WakeID(w.line("k")[0]), " ", fence))
+				w.m.Publish(p.channel(), fmt.Sprint(token.WakeID(w.line("k")[0]), " ", fence))
 				synctest.Wait()
 				require.Len(t, waiting, map[bool]int{true: 1}[tt.want])
 				if !tt.want {
@@ -151,7 +88,7 @@ func TestAForgedMessageBringsNoFencingTokenThatTheServerDoesNotReach(t *testing.
 func TestAMessageThatIsPublishedAgainIsBelievedByNobody(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		p, q := w.party(), w.party()
-		listener := w.raw.Subscribe(t.Context(), q.wakes.channel)
+		listener := w.raw.Subscribe(t.Context(), q.channel())
 		defer listener.Close()
 		hears := listener.Channel()
 		synctest.Wait()
@@ -164,7 +101,7 @@ func TestAMessageThatIsPublishedAgainIsBelievedByNobody(t *testing.T) {
 			for _, text := range heard {
 				id, _, _ := strings.Cut(text, " ")
 				for _, again := range []string{text, fmt.Sprint(id, " ", time.Now().UnixMicro())} {
-					assert.Equal(t, 2, w.m.Publish(q.wakes.channel, again))
+					assert.Equal(t, 2, w.m.Publish(q.channel(), again))
 				}
 			}
 			synctest.Wait()

@@ -58,7 +58,7 @@ func NewQuorum(nodes []redis.UniversalClient, opts ...Option) (*Locker, error) {
 	if err != nil {
 		return nil, &Error{Op: "new quorum", Err: err}
 	}
-	return newLocker(q, *defaults), nil
+	return newLocker(q, nil, *defaults), nil
 }
 
 // NodeError is why one node of a quorum did not agree.

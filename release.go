@@ -28,7 +28,7 @@ func (x *Lease) Release(ctx context.Context) error {
 		return errNilLease
 	}
 	_ = x.check()
-	x.l.calls.Enter() // before the lease ends: Close waits for that, and then for the releases under way
+	x.l.life.Enter() // before the lease ends: Close waits for that, and then for the releases under way
 	_ = x.end(ErrReleased)
 	x.withdraw()
 	if ctx.Err() != nil {
@@ -36,9 +36,9 @@ func (x *Lease) Release(ctx context.Context) error {
 	}
 	e, err, again := x.sendRelease(ctx, x.releaseBound())
 	if again && x.repeats(true) {
-		x.l.calls.Go(x.releaseLater)
+		x.l.life.Go(x.releaseLater)
 	}
-	x.l.calls.Leave()
+	x.l.life.Leave()
 	x.tell(e)
 	return err
 }
@@ -46,7 +46,7 @@ func (x *Lease) Release(ctx context.Context) error {
 // releaseLater repeats a release while the key can be there.
 func (x *Lease) releaseLater() {
 	defer x.repeats(false)
-	x.l.retry(time.Until(x.ValidUntil())+clock.Margin(x.ttl)+x.o.lockDelay, func(ctx context.Context) bool {
+	x.l.life.Retry(time.Until(x.ValidUntil())+clock.Margin(x.ttl)+x.o.lockDelay, fault.Backoff, func(ctx context.Context) bool {
 		e, _, again := x.sendRelease(ctx, callBound)
 		x.tell(e)
 		return !again
@@ -203,7 +203,7 @@ func (x *Lease) releaseHow() backend.How {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	switch {
-	case x.stray:
+	case x.resent:
 		return backend.Cancel
 	case x.told:
 		return backend.Told

@@ -1,6 +1,8 @@
 package leasehold
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/go-leasehold/leasehold/internal/backend"
@@ -218,12 +220,13 @@ func TestHandOverIsPublished(t *testing.T) {
 		require.NoError(t, err)
 		msg, err := sub.ReceiveMessage(ctx)
 		require.NoError(t, err)
-		id, g := parseGrant(msg.Payload)
+		id, fence, _ := strings.Cut(msg.Payload, " ")
 		assert.Equal(t, token.WakeID(waiter), id)
 		assert.Regexp(t, `^ABCDEFGHIJKLM \d+$`, msg.Payload)
 
 		ans, _, err := d.Tenure(second).Acquire(ctx, backend.Poll, callBound)
 		require.NoError(t, err)
-		assert.Equal(t, backend.Answer{State: backend.Granted, Fence: int64(g), Found: true}, ans)
+		assert.Equal(t, backend.Answer{State: backend.Granted, Fence: ans.Fence, Found: true}, ans)
+		assert.Equal(t, fence, fmt.Sprint(ans.Fence))
 	})
 }

@@ -129,7 +129,7 @@ func TestAReleaseThatIsCalledAgainAndAgainIsRepeatedByOne(t *testing.T) {
 		for range 10 {
 			require.ErrorIs(t, x.Release(t.Context()), errNetwork)
 		}
-		assert.Equal(t, 1, p.calls.Len())
+		assert.Equal(t, 1, p.life.Len())
 		assert.Len(t, p.heard("released"), 1)
 		assert.EqualValues(t, 1, p.Stats().ReleasesUnconfirmed)
 	})

@@ -299,7 +299,7 @@ func (x *Lease) plan() (p keep.Plan) {
 
 // renewable reports whether the lease is to be renewed at all. x.mu is held.
 func (x *Lease) renewable() bool {
-	return x.auto && x.err == nil && !x.capped() && (x.busy || !x.l.isClosed())
+	return x.auto && x.err == nil && !x.capped() && (x.scoped || !x.l.isClosed())
 }
 
 // wanting reports whether it is time for a renewal. x.mu is held.

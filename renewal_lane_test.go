@@ -37,7 +37,7 @@ func TestASilentServerDelaysNoRenewalOnAnother(t *testing.T) {
 		client, other := w.dial(), w.dial()
 		client.AddHook(even)
 		other.AddHook(odd)
-		l := newLocker(&twoServers{newStore(client, ""), newStore(other, "")}, options{})
+		l := newLocker(&twoServers{newStore(client, ""), newStore(other, "")}, nil, options{})
 		defer func() { assert.NoError(t, l.Close()) }()
 		leases := make([]*Lease, 2*many)
 		for i := range leases {

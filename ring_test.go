@@ -80,9 +80,7 @@ func TestWaitersOnARingAreWokenByMessages(t *testing.T) {
 				assert.Positive(t, at.Client().Exists(t.Context(), string(rediskey.Derive(nil, "", rediskey.Fence, key))).Val(), key)
 			}
 			assert.Len(t, used, 2, "both servers have keys")
-			two.wakes.mu.Lock()
-			defer two.wakes.mu.Unlock()
-			assert.Len(t, two.wakes.lines, 2, "and one subscription each")
+			assert.Equal(t, 2, two.line.Load().Subscriptions, "one for each")
 		})
 	}
 }

@@ -166,22 +166,28 @@ func scriptsWith(text string) (with []*script.Script) {
 var clientMutants = []struct {
 	name, file, old, new string
 }{
-	{"trust counts from the receipt of a message", "wait.go", "deadline := s.anchor.Plus(", "deadline := s.l.now().Plus("},
-	{"trust counts from the last look, answered or not", "wait.go", "		s.a.looks++\n", "		s.a.looks++\n		s.anchor = begun\n"},
-	{"messages are not compared with the last look", "wait.go", "fence >= s.next &&", ""},
-	{"no look after the subscription", "wake.go", "t.hint() // confirmed", "// confirmed"},
-	{"no tick", "wait.go", "	if pause < tick/2 {", "	if pause = time.Hour; false {"},
-	{"no look at the expiry", "wait.go", "!ans.Forever && expiry < pause {", "false && expiry < pause {"},
-	{"who gives up does not say so", "wait.go", "l.discard(a, err, func() { l.gates.leave(a.asks.Key) })", "l.gates.leave(a.asks.Key)"},
-	{"a lease counts from the answer", "wait.go", "x := s.l.lease(s.a, begun, ans.Fence)", "x := s.l.lease(s.a, s.l.now(), ans.Fence)"},
+	{"trust counts from the receipt of a message", placeFile, "return p.grant(p.anchor, life,", "return p.grant(p.l.clock.Now(), life,"},
+	{"trust counts from the last poll, answered or not", placeFile, "	p.w.Attempts++\n", "	p.w.Attempts++\n	p.anchor = p.l.clock.Now()\n"},
+	{"no poll after the subscription", subscriptionFile, "t.pollAll() // a message may", "// a message may"},
+	{"no poll interval", placeFile, "	if pause < PollInterval/2 {", "	if pause = time.Hour; false {"},
+	{"no poll at the expiry", placeFile, "!ans.Forever && expiry < pause {", "false && expiry < pause {"},
+	{"who gives up does not say so", waitFile, "l.cancel(w, err, leave)", "leave()"},
+	{"a lease counts from the answer", placeFile, "return p.grant(begun, 0,", "return p.grant(p.l.clock.Now(), 0,"},
 	{"a renewal counts from the answer", "renewal.go", "	x.extend(begun)\n	x.noteWaiters", "	x.extend(x.l.now())\n	x.noteWaiters"},
 	{"a renewal revives a lease that was over", "renewal.go", "	if over := x.checkAt(now); over != nil {\n		return over\n	}\n	if err == nil && waiters < 0", "	if err == nil && waiters < 0"},
-	{"a lease won by message is not confirmed", "wait.go", "		x.due = due\n", "		x.due = x.due.Add(time.Hour)\n"},
-	{"the gate lets the last one in first", "gate.go", "at.line.Remove(at.line.Front())", "at.line.Remove(at.line.Back())"},
-	{"the gate does not open after a wait that ended badly", "wait.go", "l.discard(a, err, func() { l.gates.leave(a.asks.Key) })", "l.discard(a, err, func() {})"},
-	{"a stay that was over is taken up again", "wait.go", "a.renew(l) //", "//"},
-	{"a stray copy of an acquire is forgotten", "wait.go", "x.stray = s.stray", ""},
+	{"a lease won by message is not confirmed", "lock.go", "			x.due = due\n", "			x.due = x.due.Add(time.Hour)\n"},
+	{"the gate lets the last one in first", gateFile, "at.queue.Remove(at.queue.Front())", "at.queue.Remove(at.queue.Back())"},
+	{"the gate does not open after a wait that ended badly", waitFile, "l.cancel(w, err, leave)", "l.cancel(w, err, nil)"},
+	{"a place that was given up is taken up again", waitFile, "		l.renew(w)\n		p := newPlace", "		if w.tenure == nil {\n			l.renew(w)\n		}\n		p := newPlace"},
+	{"a copy of an acquire that was sent again is forgotten", placeFile, "Resent: p.resent, ", ""},
 }
+
+const (
+	gateFile         = "internal/line/gate.go"
+	placeFile        = "internal/line/place.go"
+	subscriptionFile = "internal/line/subscription.go"
+	waitFile         = "internal/line/wait.go"
+)
 
 func TestTheSimulationCatchesABrokenClient(t *testing.T) {
 	for _, m := range clientMutants {
@@ -199,7 +205,7 @@ func TestTheSimulationCatchesABrokenClient(t *testing.T) {
 			src, err := os.ReadFile(m.file)
 			require.NoError(t, err)
 			dir := t.TempDir()
-			broken := filepath.Join(dir, m.file)
+			broken := filepath.Join(dir, filepath.Base(m.file))
 			require.NoError(t, os.WriteFile(broken, []byte(strings.Replace(string(src), m.old, m.new, 1)), 0o600))
 			overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(here, m.file): broken}})
 			require.NoError(t, err)

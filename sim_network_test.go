@@ -324,7 +324,7 @@ func (l *simLink) readServer(rng *rand.Rand) {
 			lost := rng.Float64() < l.h.deaf
 			l.h.mu.Unlock()
 			if lost {
-				id, _ := parseGrant(args[2])
+				id, _, _ := strings.Cut(args[2], " ")
 				l.h.net.judge.unheard("message lost: %s", id)
 			} else {
 				l.out <- simFrame{frame: frame, due: l.h.net.later(rng)}

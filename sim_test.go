@@ -15,6 +15,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/go-leasehold/leasehold/internal/backend"
+	"github.com/go-leasehold/leasehold/internal/line"
 	"github.com/go-leasehold/leasehold/internal/redistest"
 	"github.com/redis/go-redis/v9"
 )
@@ -329,20 +330,8 @@ func (h *simHistory) shut() {
 // left looks into a closed Locker.
 func (h *simHistory) left(p *simHost) {
 	l := p.locker
-	l.gates.mu.Lock()
-	defer l.gates.mu.Unlock()
-	if n := len(l.gates.keys); n > 0 {
-		h.judge.fail(p, "%d gates are left", n)
-	}
-	l.wakes.mu.Lock()
-	defer l.wakes.mu.Unlock()
-	for _, t := range l.wakes.topics {
-		if len(t.stays) > 0 {
-			h.judge.fail(p, "%d stays are left", len(t.stays))
-		}
-	}
-	if n := len(l.wakes.lines); n > 0 {
-		h.judge.fail(p, "%d subscriptions are left", n)
+	if n := l.line.Load(); n != (line.Load{}) {
+		h.judge.fail(p, "the line has in hand %+v", n)
 	}
 	if n := l.keeper.Len(); n > 0 {
 		h.judge.fail(p, "%d leases are kept", n)

@@ -28,7 +28,7 @@ type counters struct {
 	waiting                             atomic.Int64
 	gaveUp, retried, renewals, failures atomic.Int64
 	losses, releases, unclean, detached atomic.Int64
-	atOnce, byMessage, byExpiry, byTick atomic.Int64
+	atOnce, byMessage, byExpiry, byPoll atomic.Int64
 }
 
 // Stats returns the counters as they stand.
@@ -48,7 +48,7 @@ func (l *Locker) Stats() Stats {
 		AcquiredAtOnce:      c.atOnce.Load(),
 		AcquiredByMessage:   c.byMessage.Load(),
 		AcquiredByExpiry:    c.byExpiry.Load(),
-		AcquiredByPoll:      c.byTick.Load(),
+		AcquiredByPoll:      c.byPoll.Load(),
 	}
 	s.Acquired = s.AcquiredAtOnce + s.AcquiredByMessage + s.AcquiredByExpiry + s.AcquiredByPoll
 	return s
@@ -63,7 +63,7 @@ func (c *counters) acquired(woken Wake, err error) {
 	case woken == WokenByExpiry:
 		c.byExpiry.Add(1)
 	case woken == WokenByPoll:
-		c.byTick.Add(1)
+		c.byPoll.Add(1)
 	default:
 		c.atOnce.Add(1)
 	}

@@ -188,7 +188,7 @@ func TestAWaiterGetsInHoweverTheLockBecomesFree(t *testing.T) {
 		"released by a plain client": {
 			func(w *world, p *party) { w.plain("k", time.Minute) },
 			func(w *world, p *party) { w.m.Del("k") },
-			plainTick, WokenByPoll, 230,
+			foreignTick, WokenByPoll, 230,
 		},
 		"expired under a plain client": {
 			func(w *world, p *party) { w.plain("k", 5500*time.Millisecond) },
@@ -198,7 +198,7 @@ func TestAWaiterGetsInHoweverTheLockBecomesFree(t *testing.T) {
 		"deleted, without a TTL": {
 			func(w *world, p *party) { require.NoError(w.t, w.m.Set("k", "for ever")) },
 			func(w *world, p *party) { w.m.Del("k") },
-			plainTick, WokenByPoll, 230,
+			foreignTick, WokenByPoll, 230,
 		},
 		"Redis is flushed": {
 			func(w *world, p *party) { w.take("k", time.Minute) },
@@ -231,7 +231,7 @@ func TestAWaiterGetsInHoweverTheLockBecomesFree(t *testing.T) {
 func TestAWaiterDoesWithoutMessages(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		p, q := w.party(), w.party()
-		q.wakes.channel += " nobody publishes to" // every message is lost
+		w.onSubscribe(confirm) // every message is lost
 		x, err := p.TryAcquire(t.Context(), "k", time.Minute)
 		require.NoError(t, err)
 		waiting := beside(func() (*Lease, error) { return q.Acquire(t.Context(), "k", time.Minute) })

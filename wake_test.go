@@ -49,11 +49,7 @@ func TestOneSubscriptionServesAllWaitersOfALocker(t *testing.T) {
 		for _, c := range waiting {
 			require.Error(t, (<-c).err)
 		}
-		p.wakes.mu.Lock()
-		defer p.wakes.mu.Unlock()
-		for _, topic := range p.wakes.topics {
-			assert.Empty(t, topic.stays)
-		}
+		assert.Zero(t, p.line.Load().Places)
 	})
 }
 
@@ -223,19 +219,6 @@ func TestMessagesComeThroughBothProtocols(t *testing.T) {
 			assert.Equal(t, WokenByMessage, q.heard("acquired")[0].Woken)
 		})
 	}
-}
-
-func TestAGrantOutlastsAHintAndTheNewestIsKept(t *testing.T) {
-	s := &stay{grants: make(chan grant, 1)}
-	s.wake(grant(0))
-	s.wake(grant(1))
-	s.wake(grant(0))
-	assert.Equal(t, grant(1), <-s.grants)
-	s.wake(grant(2))
-	s.wake(grant(3))
-	s.wake(grant(0))
-	assert.Equal(t, grant(3), <-s.grants)
-	assert.Empty(t, s.grants)
 }
 
 // A user without the right to subscribe or publish waits by the tick.

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/go-leasehold/leasehold/internal/line"
 	"github.com/go-leasehold/leasehold/internal/rediskey"
 	"github.com/go-leasehold/leasehold/internal/redistest"
 	"github.com/go-leasehold/leasehold/internal/script"
@@ -247,10 +248,8 @@ func (p *party) requireEmpty() {
 	p.t.Helper()
 	leases, _ := kept(p.Locker)
 	assert.Zero(p.t, leases, "the keeper's heap")
-	p.gates.mu.Lock()
-	assert.Empty(p.t, p.gates.keys, "gates")
-	p.gates.mu.Unlock()
-	assert.Zero(p.t, p.calls.Len(), "calls")
+	assert.Zero(p.t, p.line.Load(), "the line")
+	assert.Zero(p.t, p.life.Len(), "calls")
 }
 
 // kept is what the keeper has in hand.
@@ -276,16 +275,31 @@ func goroutines() (stacks []string) {
 
 var bubbleOf = regexp.MustCompile(`synctest bubble \d+\]`)
 
-var ours = regexp.MustCompile(`^created by github\.com/go-leasehold/leasehold(/internal/\w+)?\.\(\*(Locker|Lease|Group|sender|wakes|subscription|Keeper)\)`)
+var ours = regexp.MustCompile(`^created by github\.com/go-leasehold/leasehold(/internal/\w+)?\.\(\*(Locker|Lease|Group|sender|notifier|subscription|Keeper)\)`)
 
 // How many round trips a client has under way before calls share one, and at most: as package roundtrip has it.
 const freeFlights, maxFlights = 2, 16
+
+// How waiters poll and how subscriptions are kept: as package line has it.
+const (
+	tick        = line.PollInterval
+	foreignTick = 50 * time.Millisecond
+	quiet       = 5 * time.Second
+	unused      = 15 * time.Second
+	refused     = 30 * time.Second
+	maxUnheard  = 3
+	maxMissed   = 2
+	cancelBound = 10 * time.Second
+)
 
 // The places in a token: as package token has them.
 const idLength, wakeIDAt, secretAt, secretLength = 16, 17, 31, 26
 
 // tokenIn is the token that is an argument of a command. It is not marshalled, since that is counted.
 func tokenIn(arg any) string { return string(reflect.ValueOf(arg).Elem().FieldByName("bytes").Bytes()) }
+
+// channel is the channel of the messages to the Locker's waiters.
+func (p *party) channel() string { return rediskey.WakeChannel + p.id }
 
 // runOf matches the runs of a script, in one mode if any is given.
 func runOf(sc *script.Script, modes ...string) func(redis.Cmder) bool {

@@ -1,6 +1,6 @@
 package line
 
-// The rules of the client: wait.go, lock.go, release.go and adopt.go.
+// The rules of the client: internal/line, lock.go, release.go and adopt.go.
 
 // send puts a command on its way.
 func (w *walk) send(s *state, c command) {
