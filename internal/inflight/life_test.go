@@ -2,6 +2,7 @@ package inflight_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,19 +15,19 @@ func TestALifeClosesAndThenEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := inflight.NewLife()
 		assert.False(t, l.IsClosing())
-		tries := 0
+		var tries atomic.Int32
 		l.Go(func() {
-			l.Retry(time.Hour, every(time.Second), func(ctx context.Context) bool { tries++; return false })
+			l.Retry(time.Hour, every(time.Second), func(context.Context) bool { tries.Add(1); return false })
 		})
 		time.Sleep(1500 * time.Millisecond)
 		l.Close()
 		<-l.Closing()
 		assert.True(t, l.IsClosing())
 		time.Sleep(time.Second)
-		assert.Equal(t, 3, tries, "what is under way goes on")
+		assert.EqualValues(t, 3, tries.Load(), "what is under way goes on")
 		l.End()
 		l.Wait(t.Context())
-		assert.Equal(t, 3, tries)
+		assert.EqualValues(t, 3, tries.Load())
 	})
 }
 

@@ -195,13 +195,16 @@ func TestAdoptionsOfOneTokenWaitForOneAnother(t *testing.T) {
 			require.Equal(t, &GoneError{backend.TokenSpent}, adopt())
 		}
 		assert.Empty(t, s.gaveUp)
-		s.answer = func(int, backend.Mode) (backend.Answer, error) { return backend.Answer{}, &fault.NoAnswer{} }
-		for n := range 2 {
-			require.Equal(t, &fault.NoAnswer{}, adopt())
-			assert.Len(t, s.gaveUp, n, "the former one's, before this one was sent")
-			synctest.Wait()
+		s.tokens = nil
+		s.answer = func(n int, _ backend.Mode) (backend.Answer, error) {
+			assert.Len(t, s.gaveUp, n, "the former ones are cancelled before this one is sent")
+			return backend.Answer{}, &fault.NoAnswer{}
 		}
-		assert.Equal(t, []backend.How{backend.Return, backend.Return}, s.how)
+		for range 3 {
+			require.Equal(t, &fault.NoAnswer{}, adopt())
+		}
+		synctest.Wait()
+		assert.Equal(t, []backend.How{backend.Return, backend.Return, backend.Return}, s.how)
 		end(t, l)
 	})
 }
