@@ -92,9 +92,9 @@ func (m *Model[S, L]) Run() (r Result) {
 	return r
 }
 
-// trace finds the way to a violation: back by fingerprints, then forward again, step by step. On the way forward states are left
-// as they are, so that a client keeps its name from line to line; where that does not lead on, since a canonical form is not
-// quite unique, it is the canonical form from which the way goes on.
+// trace finds the way to a violation: back by fingerprints, then forward again, step by step. On the way forward states are
+// left as they are, so that a client keeps its name from line to line. Where that does not lead on, since a canonical form
+// is not quite unique, the way goes on from the canonical form.
 func (m *Model[S, L]) trace(seed maphash.Seed, seen *set, last uint64, bad *S, violated string) (lines []string) {
 	way := []uint64{fingerprint(seed, bad)}
 	for at := last; at != 0; at = seen.parent(at) {

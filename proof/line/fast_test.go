@@ -63,7 +63,9 @@ var flaggedWide = map[string]*model{
 }
 
 // calm: three waiters for whom the clock waits, with the shortest times that tell a poll from the waiter's TTL.
-var calm = model{flag: true, timed: true, waiterTTL: 2, ttl: 3, clients: 3, acquisitions: 1, waits: true, quits: true, tries: true}
+var calm = model{
+	flag: true, timed: true, waiterTTL: 2, ttl: 3, clients: 3, acquisitions: 1, waits: true, quits: true, tries: true,
+}
 
 func TestTheFlagHolds(t *testing.T) {
 	for name, m := range flagged {

@@ -17,7 +17,9 @@ var (
 	// two, with two acquisitions each
 	two = model{waiterTTL: 2, ttl: 3, clients: 2, acquisitions: 2, waits: true}
 	// two that try, wait and give up, with a command that is sent again: nothing may be left of them
-	left = model{waiterTTL: 2, ttl: 3, clients: 2, acquisitions: 1, waits: true, tries: true, quits: true, repeats: 1, givenUp: true}
+	left = model{
+		waiterTTL: 2, ttl: 3, clients: 2, acquisitions: 1, waits: true, tries: true, quits: true, repeats: 1, givenUp: true,
+	}
 	// a lease that is passed on
 	pass = model{waiterTTL: 1, ttl: 2, clients: 2, acquisitions: 1, tries: true, tells: 1, givenUp: true}
 	// three waiters behind a foreign holder, of whom two die; the clock waits for the rest
@@ -228,6 +230,7 @@ func TestWhatTheLineDoesNotPromise(t *testing.T) {
 		violates string
 	}{
 		{"the server's clock is set forward", two.with(func(m *model) { m.forward = 1 }), twoTrust},
+		// It is not cancelled: the other copy may come late, and take a lock that is free by then for nobody, until its TTL ends.
 		{"a try that was sent twice is refused by its second copy", left.with(func(m *model) { m.refused = true }), leftBehind},
 	} {
 		t.Run(c.name, func(t *testing.T) {

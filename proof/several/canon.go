@@ -164,7 +164,8 @@ func (m *model) rename(s *state) {
 
 // alike reports whether two clients differ in what they do only.
 func (m *model) alike(a, b int) bool {
-	return m.kinds[a] == m.kinds[b] && m.ttls[a] == m.ttls[b] && m.old[a] == m.old[b] && (a < int(m.clients)) == (b < int(m.clients))
+	takePart := (a < int(m.clients)) == (b < int(m.clients))
+	return takePart && m.kinds[a] == m.kinds[b] && m.ttls[a] == m.ttls[b] && m.old[a] == m.old[b]
 }
 
 // sortKey orders clients by what they do and by what is known of their tokens. Two that have one key and differ all the

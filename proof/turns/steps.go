@@ -50,7 +50,9 @@ func (w *walk) judge(s *state) {
 	if trusting > 1 {
 		w.fail(twoTrust)
 	}
-	if o := s.owner; o != 0 && s.ended&bit(o) != 0 && !slices.ContainsFunc(s.commands[:], func(c command) bool { return c.token == o }) {
+	o := s.owner
+	underWay := func(c command) bool { return c.token == o }
+	if o != 0 && s.ended&bit(o) != 0 && !slices.ContainsFunc(s.commands[:], underWay) {
 		w.fail(leftBehind)
 	}
 }
