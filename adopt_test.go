@@ -294,11 +294,11 @@ func TestALateAcquireOfTheFormerHolderTakesNothing(t *testing.T) {
 		require.NoError(t, y.Release(t.Context()))
 		d := p.backend.(*store)
 		for _, mode := range []backend.Mode{backend.Try, backend.Join, backend.Poll} {
-			ans, _, err := d.Tenure(backend.Request{Key: "k", Token: x.token, PX: 60_000}).Acquire(t.Context(), mode, callBound)
+			ans, _, err := d.Tenure(backend.Request{Key: "k", Token: x.token, PX: 60_000}).Acquire(t.Context(), mode, backend.CallBound)
 			require.NoError(t, err)
 			require.Equal(t, backend.Gone, ans.State)
 		}
-		ans, _, err := d.Tenure(backend.Request{Key: "k", Token: "another", Former: x.token, PX: 60_000}).Acquire(t.Context(), backend.Adopt, callBound)
+		ans, _, err := d.Tenure(backend.Request{Key: "k", Token: "another", Former: x.token, PX: 60_000}).Acquire(t.Context(), backend.Adopt, backend.CallBound)
 		require.NoError(t, err)
 		require.Equal(t, backend.Answer{State: backend.Gone, Why: backend.TokenSpent}, ans)
 		require.Empty(t, w.owner("k"))

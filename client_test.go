@@ -199,11 +199,11 @@ func TestAPanicOfANodesHookIsContainedButInAPipelineOfACluster(t *testing.T) {
 	d := storeOn(t, cluster)
 	rs := []backend.Request{testRequest("a"), testRequest("b")}
 	for _, r := range rs {
-		_, _, err := d.Tenure(r).Acquire(t.Context(), backend.Try, callBound)
+		_, _, err := d.Tenure(r).Acquire(t.Context(), backend.Try, backend.CallBound)
 		require.NoError(t, err)
 	}
 	broken.Store(true)
-	_, err := d.Tenure(rs[0]).Renew(t.Context(), false, callBound)
+	_, err := d.Tenure(rs[0]).Renew(t.Context(), false, backend.CallBound)
 	require.ErrorContains(t, err, "the redis client panicked: no")
 
 	if os.Getenv(child) != "" {

@@ -12,18 +12,11 @@ import (
 const closeBound = 5 * time.Second
 
 // Close ends the Locker: no lock can be taken any more ([ErrClosed]), waits end with ErrClosed, and the contexts of all
-// leases end with it. Leases that WithLock holds are kept, and renewed, until their functions have returned, at most 5 s;
-// then everything is released and every goroutine of the Locker ends, within 6 s more. What remains, since a function did
-// not return or Redis did not answer, is named in the error, has ended for its holder, and goes with its TTL.
-// Close may be called at any time, repeatedly and by several; all calls wait, and return the same.
-func (l *Locker) Close() error {
-	if l.shutting.CompareAndSwap(false, true) {
-		l.shutErr = l.shutDown()
-		close(l.shut)
-	}
-	<-l.shut
-	return l.shutErr
-}
+// leases end with it. Leases that WithLock holds are kept, and renewed, until their functions have returned, at most 5
+// s; then everything is released and every goroutine of the Locker ends, within 6 s more. What remains, since a
+// function did not return or Redis did not answer, is named in the error, has ended for its holder, and goes with its
+// TTL. Close may be called at any time, repeatedly and by several; all calls wait, and return the same.
+func (l *Locker) Close() error { return l.shut.Do(l.shutDown) }
 
 func (l *Locker) shutDown() error {
 	l.life.Close()
@@ -36,7 +29,7 @@ func (l *Locker) shutDown() error {
 	late := time.NewTimer(closeBound)
 	defer late.Stop()
 	held = slices.DeleteFunc(held, func(x *Lease) bool {
-		if !x.scoped {
+		if !x.isScoped() {
 			return false
 		}
 		select {
@@ -71,15 +64,12 @@ var (
 	errStuck   = errors.New("the redis client has not returned from a call; it will, with its own timeouts")
 )
 
-// releasers is how many leases Close releases at a time: as many as a few round trips take.
-const releasers = 256
-
-// releaseAll releases the leases, several at a time.
+// releaseAll releases the leases, so many at a time as a few round trips take.
 func releaseAll(ctx context.Context, leases []*Lease) (errs []error) {
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	next := make(chan *Lease)
-	for range min(len(leases), releasers) {
+	for range min(len(leases), 256) {
 		all.Go(func() {
 			for x := range next {
 				err := x.fail("close", ctx.Err())

@@ -7,16 +7,16 @@ import (
 	"github.com/go-leasehold/leasehold/internal/fault"
 )
 
-// The reasons for which a call can fail, to be matched with [errors.Is]. An error of the library that
-// matches none of them and no context error is for somebody to mend: a password, rights, a client for another kind of Redis. It says
+// The reasons for which a call can fail, to be matched with [errors.Is]. An error of the library that matches none of
+// them and no context error is for somebody to mend: a password, rights, a client for another kind of Redis. It says
 // what, and [errors.As] finds the error of go-redis (a redis.Error, a net.Error) in it.
 var (
-	// ErrHeld: somebody else holds the lock. TryAcquire returns it at once; an Acquire whose context ended
-	// while it waited for the holder matches both it and the context's cause.
+	// ErrHeld: somebody else holds the lock. TryAcquire returns it at once; an Acquire whose context ended while it
+	// waited for the holder matches both it and the context's cause.
 	ErrHeld = fault.ErrHeld
 
 	// ErrLost: the lease is not ours any more, or can no longer be trusted to be. It is final.
-	ErrLost = errors.New("lease lost")
+	ErrLost = fault.ErrLost
 
 	// ErrReleased: the holder has let go of the lease, by Release, by WithLock's end or by Close.
 	ErrReleased = errors.New("lease released")
@@ -33,9 +33,10 @@ var (
 	// ErrInvalid: an argument cannot be used. Nothing is changed in Redis.
 	ErrInvalid = fault.ErrInvalid
 
-	// ErrUnavailable: Redis gave no answer, or one that says that it cannot serve now: it is starting, fails over, is full or busy;
-	// of a quorum, a majority of the nodes. Acquire waits such trouble out; if its context ends meanwhile, the error matches the
-	// context's too. The cause is inside. An error that a later call would meet again, such as missing rights, is another.
+	// ErrUnavailable: Redis gave no answer, or one that says that it cannot serve now: it is starting, fails over, is
+	// full or busy; of a quorum, a majority of the nodes. Acquire waits such trouble out; if its context ends
+	// meanwhile, the error matches the context's too. The cause is inside. An error that a later call would meet again,
+	// such as missing rights, is another.
 	ErrUnavailable = errors.New("redis is unavailable")
 )
 
@@ -60,18 +61,17 @@ func (e *Error) Error() string {
 // Unwrap returns the reason.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Is reports whether the reason is that Redis is unavailable. It is asked here, of the whole: one node of a quorum that cannot be reached
-// does not make the quorum unavailable.
-func (e *Error) Is(target error) bool { return target == ErrUnavailable && isUnavailable(e.Err) }
-
-// isUnavailable is fault.Unavailable for an error that may be a loss, whose cause says nothing about a later call.
-func isUnavailable(err error) bool { return !errors.Is(err, ErrLost) && fault.Unavailable(err) }
+// Is reports whether the reason is that Redis is unavailable. It is asked here, of the whole: one node of a quorum that
+// cannot be reached does not make the quorum unavailable.
+func (e *Error) Is(target error) bool { return target == ErrUnavailable && fault.Unavailable(e.Err) }
 
 // reported is a reason as hooks are told it: it matches as the Error would.
 type reported struct{ error }
 
-func (e reported) Unwrap() error        { return e.error }
-func (e reported) Is(target error) bool { return target == ErrUnavailable && isUnavailable(e.error) }
+func (e reported) Unwrap() error { return e.error }
+func (e reported) Is(target error) bool {
+	return target == ErrUnavailable && fault.Unavailable(e.error)
+}
 
 // reason is the error without the operation that met it.
 func reason(err error) error {

@@ -250,9 +250,9 @@ func TestNoErrorQuotesTheToken(t *testing.T) {
 		d, r := storeOn(t, c), testRequest("k")
 		unknown := serverSays("ERR unknown command 'evalsha', with args beginning with: '1a2b' '2' 'k' 'leasehold:line:{k}' '" + r.Token + "' '10000' ")
 		redistest.Faulty(c).Every(nil).Fail(unknown)
-		_, _, err := d.Tenure(r).Acquire(t.Context(), backend.Try, callBound)
+		_, _, err := d.Tenure(r).Acquire(t.Context(), backend.Try, backend.CallBound)
 		assert.EqualError(t, err, "ERR unknown command 'evalsha' (leasehold needs EVALSHA and EVAL; a Sentinel has neither, and some providers disable them)")
-		_, err = d.Tenure(r).Renew(t.Context(), false, callBound)
+		_, err = d.Tenure(r).Renew(t.Context(), false, backend.CallBound)
 		assert.EqualError(t, err, "ERR unknown command 'evalsha' (leasehold needs EVALSHA and EVAL; a Sentinel has neither, and some providers disable them)")
 		var server redis.Error
 		require.ErrorAs(t, err, &server)

@@ -259,7 +259,7 @@ func TestFencedScriptSendsNothingThatCannotBeRight(t *testing.T) {
 	}{
 		{"token 0", client, "r", 0, nil, "fencing token 0"},
 		{"token -1", client, "r", -1, nil, "fencing token -1"},
-		{"no resource", client, "", 1, nil, "no name"},
+		{"no resource", client, "", 1, nil, "name is 0 bytes long"},
 		{"a key elsewhere", client, "r", 1, []string{"r", "x"}, `key "x" is in cluster slot 16287, the resource in 7893`},
 		{"a tag that is none", client, "r", 1, []string{"{}{r}"}, "slot"},
 		{"a pipeline", client.Pipeline(), "r", 1, nil, "pipeline"},

@@ -4,16 +4,14 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
-	"strconv"
 	"sync"
 
-	"github.com/go-leasehold/leasehold/internal/fault"
-	"github.com/go-leasehold/leasehold/internal/rediskey"
+	"github.com/go-leasehold/leasehold/internal/fenced"
 	"github.com/redis/go-redis/v9"
 )
 
-// A StaleError is the refusal of a fencing token by the resource: somebody acquired the lock later and was
-// here first. It matches [ErrStale], and the way to it is [errors.As].
+// A StaleError is the refusal of a fencing token by the resource: somebody acquired the lock later and was here first.
+// It matches [ErrStale], and the way to it is [errors.As].
 type StaleError struct {
 	Token   int64 // the fencing token that was refused
 	Highest int64 // the highest one that the resource had seen
@@ -26,27 +24,30 @@ func (e *StaleError) Error() string {
 // Unwrap returns ErrStale.
 func (e *StaleError) Unwrap() error { return ErrStale }
 
-// A Guard remembers, for each resource of this process, the highest fencing token that the resource has seen. The zero value
-// has seen none and is ready to use. A Guard must not be copied after first use, and may be used by many goroutines.
+// A Guard remembers, for each resource of this process, the highest fencing token that the resource has seen. The zero
+// value has seen none and is ready to use. A Guard must not be copied after first use, and may be used by many
+// goroutines.
 //
-// A Guard compares, it does not write. Between an Admit and the write that follows it, a higher token may be
-// admitted, so call Admit under the same mutex as the write. Admit too where a value is read that a later
-// write will depend on: otherwise an old holder may write between the two.
+// A Guard compares, it does not write. Between an Admit and the write that follows it, a higher token may be admitted,
+// so call Admit under the same mutex as the write. Admit too where a value is read that a later write will depend on:
+// otherwise an old holder may write between the two.
 //
-// The marks end with the process. A resource that outlives it must keep its mark itself, next to the data: in
-// Redis that is a [FencedScript], in SQL a column (see examples/postgres). A Guard in front of such a resource
-// starts with an Admit of the token stored there.
+// The marks end with the process. A resource that outlives it must keep its mark itself, next to the data: in Redis
+// that is a [FencedScript], in SQL a column (see examples/postgres). A Guard in front of such a resource starts with an
+// Admit of the token stored there.
 //
-// A Guard holds one number for every name that it ever admitted, until the Guard is dropped as a whole: to forget a mark is to
-// let an old holder in. So the names must come from a bounded set. A server that takes them from requests has to check them first.
+// A Guard holds one number for every name that it ever admitted, until the Guard is dropped as a whole: to forget a
+// mark is to let an old holder in. So the names must come from a bounded set. A server that takes them from requests
+// has to check them first.
 type Guard struct {
 	mu      sync.Mutex // guards highest
 	highest map[string]int64
 }
 
-// Admit returns nil for a fencing token at or above the highest one that was admitted for the resource before. The resource has any
-// name, commonly [Lease.Key]; the name "" will do where the Guard has one resource. A lower token gets an error that matches
-// ErrStale and carries a [StaleError], and a token below 1 gets an error that matches ErrInvalid. After an error the mark is what it was.
+// Admit returns nil for a fencing token at or above the highest one that was admitted for the resource before. The
+// resource has any name, commonly [Lease.Key]; the name "" will do where the Guard has one resource. A lower token gets
+// an error that matches ErrStale and carries a [StaleError], and a token below 1 gets an error that matches ErrInvalid.
+// After an error the mark is what it was.
 func (g *Guard) Admit(resource string, fencingToken int64) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -72,55 +73,50 @@ func checkFencingToken(fencingToken int64) error {
 	return nil
 }
 
-//go:embed fenced.lua
-var fencedLua string
-
-// A FencedScript is a Lua script that Redis runs only for a holder who is not out of date: in one atomic step
-// it compares the fencing token with the highest one that the resource has seen, runs the script's body, and
-// remembers the token. It is immutable and may be used by many goroutines.
+// A FencedScript is a Lua script that Redis runs only for a holder who is not out of date: in one atomic step it
+// compares the fencing token with the highest one that the resource has seen, runs the script's body, and remembers the
+// token. It is immutable and may be used by many goroutines.
 //
 // # What it guards
 //
-// Every write to the resource must go through a FencedScript (any one: the mark belongs to the resource, not
-// to the script), and so must every read that a later write depends on. The read raises the mark, and an older
-// holder can then no longer write between the two.
+// Every write to the resource must go through a FencedScript (any one: the mark belongs to the resource, not to the
+// script), and so must every read that a later write depends on. The read raises the mark, and an older holder can then
+// no longer write between the two.
 //
-// The mark is a key of its own, in the cluster slot of the resource, whose name begins with "leasehold:fenced:".
-// It is written together with the data, so a failover loses both or neither. It lives for 30 days after the
-// last run that succeeded: a holder that slept for longer, while nobody used the resource, is let in again. So
-// is one whose mark was evicted; give Redis a maxmemory-policy that does not evict keys with a TTL.
+// The mark is a key of its own, in the cluster slot of the resource, whose name begins with "leasehold:fenced:". It is
+// written together with the data, so a failover loses both or neither. It lives for 30 days after the last run that
+// succeeded: a holder that slept for longer, while nobody used the resource, is let in again. So is one whose mark was
+// evicted; give Redis a maxmemory-policy that does not evict keys with a TTL.
 //
 // # The body
 //
-// The body finds its keys and arguments in KEYS and ARGV, as it would in an EVAL, and may use only those keys.
-// It may have locals, return at any point and end in a comment. It cannot begin with a shebang line.
+// The body finds its keys and arguments in KEYS and ARGV, as it would in an EVAL, and may use only those keys. It may
+// have locals, return at any point and end in a comment. It cannot begin with a shebang line.
 //
-// A body fails if it raises an error or returns an error reply. The mark then stays as it was, but Redis does
-// not take back what the body wrote before: check first, write last.
+// A body fails if it raises an error or returns an error reply. The mark then stays as it was, but Redis does not take
+// back what the body wrote before: check first, write last.
 //
-// go-redis sends a command again when the connection broke before the answer came. The body is then run twice
-// under one fencing token, which the mark does not prevent; a body for which that matters must be able to tell,
-// or the client be made with MaxRetries -1.
+// go-redis sends a command again when the connection broke before the answer came. The body is then run twice under one
+// fencing token, which the mark does not prevent; a body for which that matters must be able to tell, or the client be
+// made with MaxRetries -1.
 type FencedScript struct{ script *redis.Script }
 
-// NewFencedScript makes a FencedScript of a body of Lua. It sends nothing, so an error in the body is found by
-// the first Run.
+// NewFencedScript makes a FencedScript of a body of Lua. It sends nothing, so an error in the body is found by the
+// first Run.
 func NewFencedScript(body string) *FencedScript {
-	return &FencedScript{redis.NewScript("local body = (function() " + body + "\nend)\n" + fencedLua)}
+	return &FencedScript{fenced.New(body)}
 }
 
-// Run runs the body, if fencingToken is at or above the highest one that the resource has seen. The resource is
-// named by any text, commonly by the lock's key, [Lease.Key]. Its name and all keys must hash to one slot of a
-// Redis Cluster, also where there is none yet. The arguments are what go-redis accepts, one by one; a slice
-// among them is not spread.
+// Run runs the body, if fencingToken is at or above the highest one that the resource has seen. The resource is named
+// by any text, commonly by the lock's key, [Lease.Key]. Its name and all keys must hash to one slot of a Redis Cluster,
+// also where there is none yet. The arguments are what go-redis accepts, one by one; a slice among them is not spread.
 //
-// Run returns the body's result as go-redis decodes it: int64, string, []any, and nil for nil and false. Nil is
-// a result like any other here, and redis.Nil is never returned.
+// Run returns the body's result as go-redis decodes it: int64, string, []any, and nil for nil and false. Nil is a
+// result like any other here, and redis.Nil is never returned.
 //
 // After an error that matches [ErrInvalid] nothing was sent. After one that matches [ErrStale], which carries a
-// [StaleError], or one that names a fencing mark it cannot read, the body did not run. After another error that
-// Redis answered, commonly the body's own, the mark is what it was. After any other, it is not known whether
-// the body ran.
+// [StaleError], or one that names a fencing mark it cannot read, the body did not run. After another error that Redis
+// answered, commonly the body's own, the mark is what it was. After any other, it is not known whether the body ran.
 func (s *FencedScript) Run(ctx context.Context, client redis.Scripter, resource string, fencingToken int64, keys []string, args ...any) (any, error) {
 	result, err := s.run(ctx, client, resource, fencingToken, keys, args)
 	if err != nil {
@@ -133,45 +129,12 @@ func (s *FencedScript) run(ctx context.Context, client redis.Scripter, resource 
 	if err := checkFencingToken(fencingToken); err != nil {
 		return nil, err
 	}
-	if resource == "" {
-		return nil, invalid("the resource has no name")
+	if n := len(resource); n < 1 || n > maxKey {
+		return nil, invalid("the resource's name is %d bytes long: want 1 to %d", n, maxKey)
 	}
-	if n := len(resource); n > maxKey {
-		return nil, invalid("the resource's name is %d bytes long: want %d at most", n, maxKey)
+	result, err := fenced.Run(ctx, client, s.script, resource, fencingToken, keys, args)
+	if stale, ok := err.(*fenced.Stale); ok {
+		return nil, &StaleError{Token: fencingToken, Highest: stale.Highest}
 	}
-	if _, ok := client.(redis.Pipeliner); ok {
-		return nil, invalid("a pipeline has no answer when Run returns")
-	}
-	home := rediskey.Slot(resource)
-	for _, key := range keys {
-		if s := rediskey.Slot(key); s != home {
-			return nil, invalid("key %s is in cluster slot %d, the resource in %d: give them one {tag}", fault.Quote(key), s, home)
-		}
-	}
-
-	// The mark is the first key because a redis.Ring picks the server by it: one mark for each resource,
-	// whatever keys a script has.
-	mark := string(rediskey.Derive(nil, "", rediskey.Fenced, resource))
-	allKeys := append([]string{mark}, keys...)
-	allArgs := append(args[:len(args):len(args)], fencingToken)
-	reply, err := s.script.Run(ctx, client, allKeys, allArgs...).Slice()
-	if err != nil {
-		return nil, fault.Weigh(err)
-	}
-
-	// A body's nil ends the reply: Lua has no nil at the end of a table.
-	switch {
-	case len(reply) == 1 && reply[0] == int64(1):
-		return nil, nil
-	case len(reply) == 2 && reply[0] == int64(1):
-		return reply[1], nil
-	case len(reply) == 2 && reply[0] == int64(0):
-		highest, err := strconv.ParseInt(fmt.Sprint(reply[1]), 10, 64)
-		if err != nil || highest <= fencingToken || strconv.FormatInt(highest, 10) != reply[1] {
-			return nil, fmt.Errorf("the fencing mark %s holds %s, which is no fencing token", fault.Quote(mark), fault.Quote(fmt.Sprint(reply[1])))
-		}
-		return nil, &StaleError{Token: fencingToken, Highest: highest}
-	default:
-		return nil, fmt.Errorf("%w %v", fault.ErrReply, reply)
-	}
+	return result, err
 }

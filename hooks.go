@@ -5,33 +5,32 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"sync"
 	"time"
 )
 
-// Hooks are called at the events of a lease's life; a nil one is skipped. Those of several [WithHooks] are called one after
-// another, and each Start is given the context of the one before. Hooks are called outside every lock, those with a context from
-// the goroutine of the acquire, the others from one of their own. What goes on waits for them, so they must return soon: a slow
-// hook delays the renewals of its Locker. They must be safe for concurrent use. A panic in one is contained and logged, and so is
-// an end of the goroutine, unless it is that of the acquire.
+// Hooks are called at the events of a lease's life; a nil one is skipped. Those of several [WithHooks] are called one
+// after another, and each Start is given the context of the one before. Hooks are called outside every lock, those with
+// a context from the goroutine of the acquire, the others from one of their own. What goes on waits for them, so they
+// must return soon: a slow hook delays the renewals of its Locker. They must be safe for concurrent use. A panic in one
+// is contained and logged, and so is an end of the goroutine, unless it is that of the acquire.
 type Hooks struct {
-	// Start is called before an acquire is first sent. The context that it returns, which may carry a span,
-	// is used for the call and given to the Acquired or GaveUp that always follows.
+	// Start is called before an acquire is first sent. The context that it returns, which may carry a span, is used for
+	// the call and given to the Acquired or GaveUp that always follows.
 	Start func(ctx context.Context, e Event) context.Context
 
 	Acquired func(ctx context.Context, e Event) // a lease was won
 	GaveUp   func(ctx context.Context, e Event) // an acquire ended without a lease
-	// Retrying: an acquire that waits found Redis unavailable, and goes on. A Locker tells it once in 10 s at most, however many of its
-	// acquires wait; Stats.Retried counts every time.
+	// Retrying: an acquire that waits found Redis unavailable, and goes on. A Locker tells it once in 10 s at most,
+	// however many of its acquires wait; Stats.Retried counts every time.
 	Retrying func(e Event)
 	Renewed  func(e Event) // by hand or in the background
 	Jeopardy func(e Event) // the first renewal that failed or is late after one that did not
-	// One of Lost, Released and Detached is called once for every lease. Lost: it ended without being released, or its release found that the key
-	// was gone or somebody else's.
+	// One of Lost, Released and Detached is called once for every lease. Lost: it ended without being released, or its
+	// release found that the key was gone or somebody else's.
 	Lost func(e Event)
-	// Released: the holder has let go. If the release is not clean, either the reason matches ErrReleased: it was sent twice, and
-	// the key was gone at the second answer. Or the release failed: it is repeated in the background, and the key is gone after
-	// its TTL at the latest.
+	// Released: the holder has let go. If the release is not clean, either the reason matches ErrReleased: it was sent
+	// twice, and the key was gone at the second answer. Or the release failed: it is repeated in the background, and
+	// the key is gone after its TTL at the latest.
 	Released func(e Event)
 	Detached func(e Event) // Detach has left the lease to whoever adopts it
 }
@@ -80,9 +79,6 @@ const (
 // event begins an Event of the attempt.
 func (a *attempt) event() Event { return Event{Key: a.asks.Key, Owner: a.o.owner} }
 
-// event begins an Event of the lease.
-func (x *Lease) event() Event { return Event{Key: x.key, Owner: x.o.owner, FencingToken: x.fence} }
-
 // started runs the Start hooks. Each is given the context of the one before.
 func (o *options) started(ctx context.Context, e Event) context.Context {
 	for _, h := range o.hooks {
@@ -118,7 +114,8 @@ func (o *options) hook(pick func(*Hooks) func(Event), e Event) {
 	}
 	for i := range o.hooks {
 		if hook := pick(&o.hooks[i]); hook != nil {
-			// In a goroutine of its own, which it may end, as a test's FailNow does: this one may be the renewer of all leases.
+			// In a goroutine of its own, which it may end, as a test's FailNow does: this one may be the renewer of all
+			// leases.
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
@@ -132,27 +129,6 @@ func (o *options) hook(pick func(*Hooks) func(Event), e Event) {
 // hears reports whether anybody would be told of an event that is a line in the log as well.
 func (o *options) hears(pick func(*Hooks) func(Event)) bool {
 	return o.logger != nil || slices.ContainsFunc(o.hooks, func(h Hooks) bool { return pick(&h) != nil })
-}
-
-// retryNews is the shortest time between two tellings of a Locker that Redis is unavailable.
-const retryNews = 10 * time.Second
-
-// rarely says when something is to be told that happens often.
-type rarely struct {
-	mu   sync.Mutex
-	last time.Time
-}
-
-// due reports whether it was told the last time long enough ago, and notes that it is told now.
-func (r *rarely) due(every time.Duration) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	now := time.Now()
-	if !r.last.IsZero() && now.Sub(r.last) < every {
-		return false
-	}
-	r.last = now
-	return true
 }
 
 func onRetrying(h *Hooks) func(Event) { return h.Retrying }

@@ -2,20 +2,33 @@ package leasehold
 
 import (
 	"context"
-	"errors"
+	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/go-leasehold/leasehold/internal/backend"
 	"github.com/go-leasehold/leasehold/internal/clock"
 	"github.com/go-leasehold/leasehold/internal/keep"
+	"github.com/go-leasehold/leasehold/internal/line"
 )
 
-// Lease is one acquisition of one key. It is held until it is released or lost, and never taken up again; see
-// the package comment for its states. A Lease is safe for concurrent use and may be passed between goroutines:
-// whoever has it owns the lock. A nil Lease is not held, and its methods say so without a panic. It may be printed in any way:
-// that shows neither its token nor more than an instant.
+// Lease is one acquisition of one key. It is held until it is released or lost, and never taken up again; see the
+// package comment for its states. A Lease is safe for concurrent use and may be passed between goroutines: whoever has
+// it owns the lock. A nil Lease is not held, and its methods say so without a panic. It may be printed in any way: that
+// shows neither its token nor more than an instant.
 type Lease struct{ *sealed }
+
+// sealed is what keeps fmt out.
+type sealed struct{ *lease }
+
+// seal makes the Lease of a state, in the place that the state has for both.
+func (s *lease) seal() *Lease {
+	s.inner = sealed{s}
+	s.outer = Lease{&s.inner}
+	return &s.outer
+}
 
 // lease is the state of a Lease.
 type lease struct {
@@ -50,10 +63,29 @@ type lease struct {
 	entry keep.Entry // the keeper's
 }
 
+// newLease makes the Lease of a grant. It is the one place where a deadline begins.
+func newLease(l *Locker, a *attempt, g line.Grant) *Lease {
+	x := (&lease{
+		l: l, key: a.asks.Key, token: g.Token, o: a.o, tenure: g.Tenure, ttl: a.asks.TTL, fence: g.Fence, begun: g.Anchor,
+		scoped: a.scoped, resent: g.Resent,
+	}).seal()
+	x.auto = a.asks.AutoRenew
+	x.extend(g.Anchor)
+	x.schedule.Every = x.o.every(x.ttl)
+	x.schedule.Start(g.Anchor.Time)
+	if g.Life > 0 { // a renewal must confirm the grant, and brings the whole TTL
+		if until := g.Anchor.Plus(g.Life - clock.Margin(g.Life)); until.Before(x.deadline.Time) {
+			x.deadline = until
+		}
+		x.schedule.Hasten(x.deadline.Add(-g.Life / 3))
+	}
+	return x
+}
+
 var errNilLease = &Error{Op: "use", Err: invalid("the lease is nil: an acquire failed and its error was passed over")}
 
-// Key returns the Redis key, with the prefix that [WithKeyPrefix] puts before it. What a hook of the client puts there besides, it
-// does not know.
+// Key returns the Redis key, with the prefix that [WithKeyPrefix] puts before it. What a hook of the client puts there
+// besides, it does not know.
 func (x *Lease) Key() string {
 	if x == nil {
 		return ""
@@ -82,8 +114,8 @@ func (x *Lease) FencingToken() int64 {
 	return x.fence
 }
 
-// ValidUntil returns the last instant at which this process may trust the lease, as things stand now: the moment
-// before the acquire or the last successful renewal was sent, plus the TTL, less a margin of a hundredth of it (2 ms at
+// ValidUntil returns the last instant at which this process may trust the lease, as things stand now: the moment before
+// the acquire or the last successful renewal was sent, plus the TTL, less a margin of a hundredth of it (2 ms at
 // least). It has a monotonic reading, so use it with time.Until. [Lease.Valid] asks the wall clock as well.
 func (x *Lease) ValidUntil() time.Time {
 	if x == nil {
@@ -99,8 +131,9 @@ func (x *Lease) ValidUntil() time.Time {
 // its resource can refuse it then.
 func (x *Lease) Valid() bool { return x != nil && x.check() == nil }
 
-// Err returns nil while the lease is held, and then an error that matches [ErrLost] or [ErrReleased] and says why. The first
-// reason stays: a lease whose key turns out to be gone when it is released was released, and Release says what it found.
+// Err returns nil while the lease is held, and then an error that matches [ErrLost] or [ErrReleased] and says why. The
+// first reason stays: a lease whose key turns out to be gone when it is released was released, and Release says what it
+// found.
 func (x *Lease) Err() error {
 	if x == nil {
 		return errNilLease
@@ -112,7 +145,7 @@ func (x *Lease) Err() error {
 }
 
 // check judges the lease by the clocks, ends it if its time is over, and reports why it must not be used.
-func (x *Lease) check() error { return x.checkAt(x.l.now()) }
+func (x *Lease) check() error { return x.checkAt(x.l.clock.Now()) }
 
 // checkAt is check for those who have just read the clocks.
 func (x *Lease) checkAt(now clock.Moment) error {
@@ -138,8 +171,8 @@ func (x *Lease) overdue() error {
 	return lost(LossExpired, "its time ran out")
 }
 
-// Done returns a channel that is closed when the lease is lost, at its deadline by a timer, whatever the network does; or when
-// Release is called. [Lease.Err] then says which.
+// Done returns a channel that is closed when the lease is lost, at its deadline by a timer, whatever the network does;
+// or when Release is called. [Lease.Err] then says which.
 func (x *Lease) Done() <-chan struct{} {
 	if x == nil {
 		return closedChan
@@ -157,82 +190,134 @@ func (x *Lease) Done() <-chan struct{} {
 
 var closedChan = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-// Contended returns a channel that is closed once somebody waits for the key, so that a long job can release it between
-// two items and let others in. The news comes with a renewal, not at once; renewals ask for it from the first call on.
-func (x *Lease) Contended() <-chan struct{} {
-	if x == nil {
-		return closedChan
-	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.waiters {
-		return closedChan
-	}
-	if x.contended == nil {
-		x.contended = make(chan struct{})
-		x.curious = true
-	}
-	return x.contended
-}
-
-// noteWaiters closes Contended. x.mu is held.
-func (x *Lease) noteWaiters(n int) {
-	if n < 1 || x.waiters {
-		return
-	}
-	x.waiters, x.curious = true, x.told
-	if x.contended != nil {
-		close(x.contended)
-	}
-}
-
-// end is the one way out of "held": the first reason stays. It returns the reason that stands, and no mutex is held
-// while those who wait for it are told.
-func (x *Lease) end(reason error) error {
-	x.mu.Lock()
-	if x.err != nil {
-		defer x.mu.Unlock()
-		return x.err
-	}
-	x.err = &Error{Op: "hold", Key: x.key, Err: reason}
-	x.held = time.Since(x.begun.Time)
-	loss, isLost := reason.(*lossError)
-	x.releases.ended(reason)
-	if x.done != nil {
-		close(x.done)
-	}
-	x.mu.Unlock()
-	x.l.keeper.Remove(&x.entry)
-	x.endContexts(x.err)
-	if isLost {
-		x.tell(x.lossEvent(loss))
-	}
-	return x.err
-}
-
 // fail names the operation that met the error.
 func (x *Lease) fail(op string, err error) error {
 	return &Error{Op: op, Key: x.key, Err: reason(err)}
 }
 
-// run is WithLock after the lock was won: fn, then the release, also when fn panics or ends its goroutine.
-func (x *Lease) run(ctx context.Context, fn func(context.Context, *Lease) error) (err error) {
-	inner, cancel := x.Context(ctx)
-	defer cancel()
-	defer func() {
-		released := x.Release(context.WithoutCancel(ctx))
-		if !errors.Is(released, ErrLost) {
-			return // fn had the lock to its end; how the release went is for the hooks and the log
+// owner is the label of WithOwner.
+func (x *Lease) owner() string { return x.o.owner }
+
+// is reports whether the lease is the one of that token at that key.
+func (x *Lease) is(key, token string) bool { return x.key == key && x.token == token }
+
+// isOf reports whether the lease is one of that Locker's.
+func (x *Lease) isOf(l *Locker) bool { return x.l == l }
+
+// isScoped reports whether the lease is WithLock's.
+func (x *Lease) isScoped() bool { return x.scoped }
+
+// event begins an Event of the lease.
+func (x *Lease) event() Event { return Event{Key: x.key, Owner: x.o.owner, FencingToken: x.fence} }
+
+// standing says how the lease stands, as it was noted last: printing a lease does not end it.
+func (x *Lease) standing() string {
+	x.mu.Lock()
+	err, until, trouble := x.err, x.deadline.Time, x.trouble
+	x.mu.Unlock()
+	if err != nil {
+		return strings.TrimPrefix(reason(err).Error(), "lease ")
+	}
+	s := "held until " + until.Format("2006-01-02T15:04:05.000Z07:00")
+	if trouble != nil {
+		s += ", in jeopardy: " + trouble.Error()
+	}
+	return s
+}
+
+// leaseContext is a context that ends with a lease, and knows it.
+type leaseContext struct {
+	context.Context
+	cancel context.CancelCauseFunc
+	lease  *Lease
+}
+
+// leaseKey is the key under which a context finds the innermost leaseContext.
+type leaseKey struct{}
+
+func (c *leaseContext) Value(key any) any {
+	if key == (leaseKey{}) {
+		return c
+	}
+	return c.Context.Value(key)
+}
+
+// String is what contexts print of themselves.
+func (c *leaseContext) String() string { return fmt.Sprintf("%v.Lease(%q)", c.Context, c.lease.key) }
+
+// leaseOf returns the innermost leaseContext of ctx, nil if there is none.
+func leaseOf(ctx context.Context) *leaseContext {
+	c, _ := ctx.Value(leaseKey{}).(*leaseContext)
+	return c
+}
+
+// FromContext returns the lease to which ctx belongs: that of the function of [Locker.WithLock], or of [Lease.Context],
+// whose context ctx is or descends from; of several, one in another, the innermost. So what a function calls finds the
+// fencing token without a parameter through every layer. The lease may have ended: the resource judges that, by the
+// fencing token.
+func FromContext(ctx context.Context) (lease *Lease, ok bool) {
+	if c := leaseOf(ctx); c != nil {
+		return c.lease, true
+	}
+	return nil, false
+}
+
+// errNested: whoever waits for a lock with a context of the lease that holds it waits for themselves. They would not
+// even get it when the lease ends, since the context ends with it.
+var errNested = invalid("held by the lease of this context: pass it")
+
+// nested reports whether the lock on the key is held by a lease of ctx that is the one which the caller means.
+func nested(ctx context.Context, key string, isMeant func(*Lease) bool) bool {
+	for c := leaseOf(ctx); c != nil; c = leaseOf(c.Context) {
+		if x := c.lease; x.key == key && isMeant(x) && x.check() == nil {
+			return true
 		}
-		over := x.Err()
-		if !errors.Is(over, ErrLost) {
-			over = x.fail("hold", released)
+	}
+	return false
+}
+
+// Context returns a context of parent that ends with the lease: its cause is then the lease's Err, or an error matching
+// [ErrClosed] when the Locker is closing and the holder should come to an end. [FromContext] finds the lease in it.
+// Call the CancelFunc when the work is done; the lease goes on without it.
+func (x *Lease) Context(parent context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(parent)
+	if x == nil {
+		cancel(errNilLease)
+		return ctx, func() {}
+	}
+	_ = x.check()
+	c := &leaseContext{ctx, cancel, x}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.err != nil {
+		cancel(x.err)
+		return c, func() {}
+	}
+	if x.l.isClosed() {
+		cancel(x.closing())
+		return c, func() {}
+	}
+	x.contexts = append(x.contexts, c)
+	return c, func() {
+		cancel(nil)
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		if i := slices.Index(x.contexts, c); i >= 0 {
+			x.contexts = slices.Delete(x.contexts, i, i+1)
 		}
-		if err == nil {
-			err = over
-		} else if !errors.Is(err, reason(over)) { // else fn has returned that very loss
-			err = errors.Join(err, over)
-		}
-	}()
-	return fn(inner, x)
+	}
+}
+
+// closing is the cause of the contexts of a Locker that closes.
+func (x *Lease) closing() error { return &Error{Op: "hold", Key: x.key, Err: ErrClosed} }
+
+// endContexts ends the lease's contexts before the lease itself.
+func (x *Lease) endContexts(cause error) {
+	x.mu.Lock()
+	contexts := x.contexts
+	x.contexts = nil
+	x.mu.Unlock()
+	for _, c := range contexts {
+		c.cancel(cause)
+	}
 }

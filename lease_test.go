@@ -348,7 +348,7 @@ func TestALockDelayKeepsOthersOutAfterALossAndNotAfterARelease(t *testing.T) {
 // An answer brings the whole TTL. A message brings less, and the lease must be renewed before that is over.
 func TestALeaseIsTrustedForAsLongAsItsGrantSays(t *testing.T) {
 	l := New(nil)
-	anchor := l.now()
+	anchor := l.clock.Now()
 	for name, tt := range map[string]struct {
 		life, ttl, maxHold time.Duration
 		trust              time.Duration // from the anchor
@@ -362,11 +362,11 @@ func TestALeaseIsTrustedForAsLongAsItsGrantSays(t *testing.T) {
 	} {
 		for range 100 { // the first renewal has jitter
 			a := attempt{o: &options{maxHold: tt.maxHold}, asks: line.Waiter{TTL: tt.ttl}}
-			x := l.lease(&a, line.Grant{Anchor: anchor, Life: tt.life, Fence: 7, Resent: true})
+			x := newLease(l, &a, line.Grant{Anchor: anchor, Life: tt.life, Fence: 7, Resent: true})
 			assert.Equal(t, anchor.Plus(tt.trust), x.deadline, name)
 			assert.Equal(t, anchor, x.begun, name)
-			assert.LessOrEqual(t, x.due, anchor.Add(tt.due), name)
-			assert.Positive(t, x.due.Sub(anchor.Time), name)
+			assert.LessOrEqual(t, x.schedule.Due(), anchor.Add(tt.due), name)
+			assert.Positive(t, x.schedule.Due().Sub(anchor.Time), name)
 			assert.True(t, x.resent, name)
 		}
 	}

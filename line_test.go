@@ -76,7 +76,7 @@ func (w *lineWalk) one() {
 		w.undoAdoption(before, r)
 	case 0, 1, 2, 3, 4, 5:
 		mode := []backend.Mode{backend.Try, backend.Try, backend.Join, backend.Join, backend.Poll, backend.Poll}[op]
-		a, _, err := w.d.Tenure(r).Acquire(ctx, mode, callBound)
+		a, _, err := w.d.Tenure(r).Acquire(ctx, mode, backend.CallBound)
 		require.NoError(w.t, err, w.name())
 		if a.State != backend.Granted {
 			return
@@ -91,16 +91,16 @@ func (w *lineWalk) one() {
 		}
 		w.fences[token] = a.Fence
 	case 6, 7:
-		n, err := w.d.Tenure(r).Renew(ctx, false, callBound)
+		n, err := w.d.Tenure(r).Renew(ctx, false, backend.CallBound)
 		require.NoError(w.t, err, w.name())
 		require.Equal(w.t, before.owner == token, n >= 0, w.name())
 		require.Equal(w.t, before.owner, w.look().owner, w.name())
 	case 8, 9:
-		_, _, err := w.d.Tenure(r).Release(ctx, backend.Plain, callBound)
+		_, _, err := w.d.Tenure(r).Release(ctx, backend.Plain, backend.CallBound)
 		require.NoError(w.t, err, w.name())
 		w.released(before, token)
 	case 10:
-		_, _, err := w.d.Tenure(r).Release(ctx, backend.Cancel, callBound)
+		_, _, err := w.d.Tenure(r).Release(ctx, backend.Cancel, backend.CallBound)
 		require.NoError(w.t, err, w.name())
 		w.released(before, token)
 		w.undone[token] = true
@@ -115,7 +115,7 @@ func (w *lineWalk) adopt(before lineState, r backend.Request) {
 	if former, again := w.former[r.Token]; again {
 		r.Former = former
 	}
-	a, _, err := w.d.Tenure(r).Acquire(w.t.Context(), backend.Adopt, callBound)
+	a, _, err := w.d.Tenure(r).Acquire(w.t.Context(), backend.Adopt, backend.CallBound)
 	require.NoError(w.t, err, w.name())
 	can := before.owner == r.Token || before.owner == r.Former && !w.undone[r.Token]
 	require.Equal(w.t, can, a.State == backend.Granted, "%s: %v", w.name(), a)
@@ -139,7 +139,7 @@ func (w *lineWalk) undoAdoption(before lineState, r backend.Request) {
 		return
 	}
 	r.Former = former
-	_, _, err := w.d.Tenure(r).Release(w.t.Context(), backend.Return, callBound)
+	_, _, err := w.d.Tenure(r).Release(w.t.Context(), backend.Return, backend.CallBound)
 	require.NoError(w.t, err, w.name())
 	w.undone[r.Token] = true
 	after := w.look()

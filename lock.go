@@ -3,7 +3,6 @@ package leasehold
 import (
 	"context"
 	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-leasehold/leasehold/internal/backend"
@@ -16,12 +15,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// callBound is the longest that one command is waited for; a caller's context or a lease's end may be sooner.
-const callBound = backend.CallBound
-
 // Locker takes leases on keys of one Redis deployment. Make one with [New] and share it; it is safe for concurrent use.
-// What it is told at New never changes. It starts nothing until it is used, and keeps nothing for a key that is
-// neither held nor waited for.
+// What it is told at New never changes. It starts nothing until it is used, and keeps nothing for a key that is neither
+// held nor waited for.
 type Locker struct {
 	id       string
 	backend  backend.Backend
@@ -31,12 +27,10 @@ type Locker struct {
 	keeper   *keep.Keeper
 	line     *line.Line
 	stats    counters
-	retries  rarely
+	retries  clock.Rarely // of what Retrying tells
 
-	life     *inflight.Life // closing when Close begins, and at its end when Close has waited long enough
-	shutting atomic.Bool
-	shut     chan struct{} // closed when Close has ended
-	shutErr  error
+	life *inflight.Life // closing when Close begins, and at its end when Close has waited long enough
+	shut *inflight.Once // by Close
 }
 
 // New returns a Locker on a single Redis, a primary with replicas, a cluster, or a [redis.Ring]. The client stays the
@@ -52,14 +46,15 @@ func New(client redis.UniversalClient, opts ...Option) *Locker {
 	return l
 }
 
-// newLocker makes a Locker whose waiters are told of grants through messages, which the client receives; nil: they poll.
+// newLocker makes a Locker whose waiters are told of grants through messages, which the client receives; nil: they
+// poll.
 func newLocker(b backend.Backend, messages *roundtrip.Client, defaults options) *Locker {
 	l := &Locker{
 		id:       token.NewID(),
 		backend:  b,
 		defaults: defaults,
 		life:     inflight.NewLife(),
-		shut:     make(chan struct{}),
+		shut:     inflight.NewOnce(),
 	}
 	l.keeper = keep.New(&l.clock, b.Flush)
 	l.line = line.New(line.Config{
@@ -67,9 +62,6 @@ func newLocker(b backend.Backend, messages *roundtrip.Client, defaults options) 
 	})
 	return l
 }
-
-// now reads both clocks.
-func (l *Locker) now() clock.Moment { return l.clock.Now() }
 
 func (l *Locker) isClosed() bool { return l.life.IsClosing() }
 
@@ -125,18 +117,19 @@ func (l *Locker) address(a *attempt, key string, opts []Option) error {
 
 func (a *attempt) fail(err error) error { return &Error{Op: a.op, Key: a.asks.Key, Err: err} }
 
-// TryAcquire takes the lock if it is free and nobody waits for it; otherwise it answers [ErrHeld] at once. On any error no
-// lease is held, and what Redis may have done all the same is undone in the background. It waits for Redis no longer
-// than ctx, the TTL and 3 s allow, and tries once. A client that could never connect gets the 3 s whatever the TTL is: by then
-// go-redis has said why.
+// TryAcquire takes the lock if it is free and nobody waits for it; otherwise it answers [ErrHeld] at once. On any error
+// no lease is held, and what Redis may have done all the same is undone in the background. It waits for Redis no longer
+// than ctx, the TTL and 3 s allow, and tries once. A client that could never connect gets the 3 s whatever the TTL is:
+// by then go-redis has said why.
 func (l *Locker) TryAcquire(ctx context.Context, key string, ttl time.Duration, opts ...Option) (*Lease, error) {
 	a := attempt{op: "acquire"}
 	return l.take(ctx, &a, (*Locker).try, key, ttl, opts)
 }
 
-// Acquire takes the lock, waiting for it in the order of arrival until ctx ends. Trouble with Redis that time can cure is
-// waited out as well ([ErrUnavailable]); trouble that it cannot cure (a wrong type, missing rights) ends the wait at once. On any
-// error no lease is held; one that ended the wait matches the context's cause and what was last waited for.
+// Acquire takes the lock, waiting for it in the order of arrival until ctx ends. Trouble with Redis that time can cure
+// is waited out as well ([ErrUnavailable]); trouble that it cannot cure (a wrong type, missing rights) ends the wait at
+// once. On any error no lease is held; one that ended the wait matches the context's cause and what was last waited
+// for.
 //
 // ctx bounds the call, not the lease. The lease is not renewed unless [WithAutoRenew] says so.
 func (l *Locker) Acquire(ctx context.Context, key string, ttl time.Duration, opts ...Option) (*Lease, error) {
@@ -144,18 +137,19 @@ func (l *Locker) Acquire(ctx context.Context, key string, ttl time.Duration, opt
 	return l.take(ctx, &a, (*Locker).wait, key, ttl, opts)
 }
 
-// WithLock waits for the lock as Acquire does, runs fn while it is held and renewed, and releases it when fn has returned,
-// panicked or ended its goroutine.
+// WithLock waits for the lock as Acquire does, runs fn while it is held and renewed, and releases it when fn has
+// returned, panicked or ended its goroutine.
 //
-// fn's context ends when the lease is lost, with a cause that matches [ErrLost]: fn must then stop, for somebody else may
-// begin. It ends with ctx too, and when the Locker is closed; the lock is then still kept until fn has returned, since what
-// fn does to unwind is as much in need of it. [FromContext] finds the lease in it, for what fn calls; and an acquire of the same
-// key with it is refused with [ErrInvalid], since it would wait for fn. To work on, pass the lease; to begin something that is to
-// wait until fn has returned, give it another context.
+// fn's context ends when the lease is lost, with a cause that matches [ErrLost]: fn must then stop, for somebody else
+// may begin. It ends with ctx too, and when the Locker is closed; the lock is then still kept until fn has returned,
+// since what fn does to unwind is as much in need of it. [FromContext] finds the lease in it, for what fn calls; and an
+// acquire of the same key with it is refused with [ErrInvalid], since it would wait for fn. To work on, pass the lease;
+// to begin something that is to wait until fn has returned, give it another context.
 //
-// WithLock returns fn's error. If the lease was lost before fn returned, an error matching ErrLost is joined to it, unless fn's
-// error is that loss already, such as the cause of its context. That the release failed is no error: the work is done, the key
-// goes with its TTL, and the hooks and the logger hear of it. If the lock was not won, fn is not run and the error is Acquire's.
+// WithLock returns fn's error. If the lease was lost before fn returned, an error matching ErrLost is joined to it,
+// unless fn's error is that loss already, such as the cause of its context. That the release failed is no error: the
+// work is done, the key goes with its TTL, and the hooks and the logger hear of it. If the lock was not won, fn is not
+// run and the error is Acquire's.
 func (l *Locker) WithLock(ctx context.Context, key string, ttl time.Duration, fn func(ctx context.Context, lease *Lease) error, opts ...Option) error {
 	return l.with(ctx, (*Locker).wait, key, ttl, fn, opts)
 }
@@ -187,8 +181,8 @@ func (l *Locker) try(ctx context.Context, a *attempt) (line.Grant, error) {
 }
 
 func (l *Locker) wait(ctx context.Context, a *attempt) (line.Grant, error) {
-	l.stats.waiting.Add(1)
-	defer l.stats.waiting.Add(-1)
+	l.stats.count(func(now *Stats) { now.Waiting++ })
+	defer l.stats.count(func(now *Stats) { now.Waiting-- })
 	return l.line.Wait(ctx, &a.asks)
 }
 
@@ -197,7 +191,7 @@ func (l *Locker) take(ctx context.Context, a *attempt, how acquireFunc, key stri
 	if err := l.prepare(a, key, ttl, opts); err != nil {
 		return nil, err
 	}
-	if nested(ctx, a.asks.Key, func(x *Lease) bool { return x.l == l }) {
+	if nested(ctx, a.asks.Key, func(x *Lease) bool { return x.isOf(l) }) {
 		return nil, a.fail(errNested)
 	}
 	l.life.Enter()
@@ -207,12 +201,12 @@ func (l *Locker) take(ctx context.Context, a *attempt, how acquireFunc, key stri
 	if err != nil {
 		err = a.fail(err)
 	}
-	l.stats.acquired(woken, err)
+	l.stats.count(func(now *Stats) { now.ended(woken, err) })
 	if len(a.o.hooks) > 0 {
 		e := a.event()
 		e.Waited, e.Attempts, e.Woken, e.Err = time.Since(a.begun), a.asks.Attempts, woken, err
 		if x != nil {
-			e.FencingToken = x.fence
+			e.FencingToken = x.FencingToken()
 		}
 		a.o.acquired(ctx, e)
 	}
@@ -225,7 +219,7 @@ func (l *Locker) win(ctx context.Context, a *attempt, how acquireFunc) (*Lease, 
 	if err != nil {
 		return nil, "", err
 	}
-	x := l.lease(a, g)
+	x := newLease(l, a, g)
 	if !x.keep() {
 		l.line.Cancel(&a.asks)
 		return nil, "", ErrClosed
@@ -238,85 +232,24 @@ var wakes = [...]Wake{
 	line.AtOnce: WokenAtOnce, line.ByMessage: WokenByMessage, line.ByExpiry: WokenByExpiry, line.ByPoll: WokenByPoll,
 }
 
-// lease makes the Lease of a grant. It is the one place where a deadline begins.
-func (l *Locker) lease(a *attempt, g line.Grant) *Lease {
-	x := (&lease{
-		l: l, key: a.asks.Key, token: g.Token, o: a.o, tenure: g.Tenure, ttl: a.asks.TTL, fence: g.Fence, begun: g.Anchor,
-		scoped: a.scoped, resent: g.Resent,
-	}).seal()
-	x.auto = a.asks.AutoRenew
-	x.extend(g.Anchor)
-	x.due = x.nextDue(g.Anchor, false)
-	if g.Life > 0 { // a renewal must confirm the grant, and brings the whole TTL
-		if until := g.Anchor.Plus(g.Life - clock.Margin(g.Life)); until.Before(x.deadline.Time) {
-			x.deadline = until
-		}
-		if due := x.deadline.Add(-g.Life / 3); due.Before(x.due) {
-			x.due = due
-		}
-	}
-	return x
-}
-
-// Refuse keeps a call from a wait for the lease of its own context, also where that is another Locker's of the same Redis: no other
-// key's lease has that fencing token.
+// Refuse keeps a call from a wait for the lease of its own context, also where that is another Locker's of the same
+// Redis: no other key's lease has that fencing token.
 func (a *attempt) Refuse(ctx context.Context, fence int64) error {
-	if nested(ctx, a.asks.Key, func(x *Lease) bool { return x.fence == fence }) {
+	if nested(ctx, a.asks.Key, func(x *Lease) bool { return x.FencingToken() == fence }) {
 		return errNested
 	}
 	return nil
 }
 
-// Retrying tells, rarely, that a wait has found Redis unavailable and goes on: an outage is news of the Locker's and not of each wait.
+// Retrying tells, rarely, that a wait has found Redis unavailable and goes on: an outage is news of the Locker's and
+// not of each wait.
 func (a *attempt) Retrying(err error) {
-	a.l.stats.retried.Add(1)
-	if !a.o.hears(onRetrying) || !a.l.retries.due(retryNews) {
+	a.l.stats.count(func(now *Stats) { now.Retried++ })
+	if !a.o.hears(onRetrying) || !a.l.retries.Due(10*time.Second) {
 		return
 	}
 	e := a.event()
 	e.Waited, e.Attempts, e.Err = time.Since(a.begun), a.asks.Attempts, err
 	a.o.hook(onRetrying, e)
 	a.o.log(slog.LevelWarn, "leasehold: waiting for redis", e)
-}
-
-// LockState is what Redis says of a lock at one instant.
-type LockState struct {
-	Key          string        // the Redis key
-	Held         bool          //
-	Owner        string        // the holder's WithOwner label
-	TTL          time.Duration // until the key expires, lock delay included; -1 if never, which no lease of ours has
-	FencingToken int64         // of the last lease, over or not; 0 if none is known
-	Waiters      int           // who wait for it and are alive; those behind the first thousand are counted alive or not
-}
-
-// Inspect tells who holds a lock, for how long, and how many wait. It changes nothing, and what it tells may be over when it
-// arrives: it is for people, and for nothing that must be safe.
-func (l *Locker) Inspect(ctx context.Context, key string) (LockState, error) {
-	a := attempt{op: "inspect"}
-	if err := l.address(&a, key, nil); err != nil {
-		return LockState{}, err
-	}
-	v, err := l.backend.Inspect(ctx, a.asks.Key, callBound)
-	if err != nil {
-		return LockState{}, a.fail(err)
-	}
-	return LockState{a.asks.Key, v.Held, v.Owner, v.Left, v.Fence, v.Waiters}, nil
-}
-
-// ForceRelease takes the lock from whoever holds it and gives it to the first waiter. It is for operators: a holder in another
-// process is not told before its next renewal, and its late writes are stopped only by their fencing token; a lease of this
-// Locker is lost at once. A key that is no lock, since it has another type, is deleted all the same. A lock that nobody holds is
-// no error. After an error it may or may not have been done.
-func (l *Locker) ForceRelease(ctx context.Context, key string) error {
-	a := attempt{op: "force release"}
-	if err := l.address(&a, key, nil); err != nil {
-		return err
-	}
-	token, err := l.backend.Force(ctx, a.asks.Key, callBound)
-	if err != nil {
-		return a.fail(err)
-	}
-	l.bereave(a.asks.Key, token, lost(LossForced, "released by force"))
-	a.o.log(slog.LevelWarn, "leasehold: lock released by force", a.event())
-	return nil
 }

@@ -28,30 +28,30 @@ func (d *store) runs(t *testing.T, prepare func(state string), each func(what st
 		r := testRequest("k")
 		for mode, name := range []string{"try", "join", "poll"} {
 			prepare(state)
-			_, _, err := d.Tenure(r).Acquire(ctx, backend.Mode(mode), callBound)
+			_, _, err := d.Tenure(r).Acquire(ctx, backend.Mode(mode), backend.CallBound)
 			each(state+", "+name, err)
 		}
 		for how, name := range []string{"release", "told", "cancel"} {
 			prepare(state)
-			_, _, err := d.Tenure(r).Release(ctx, backend.How(how), callBound)
+			_, _, err := d.Tenure(r).Release(ctx, backend.How(how), backend.CallBound)
 			each(state+", "+name, err)
 		}
 		adoption := testRequest("k")
 		adoption.Former, adoption.Token = r.Token, testRequest("adopter").Token
 		prepare(state)
-		_, _, err := d.Tenure(adoption).Acquire(ctx, backend.Adopt, callBound)
+		_, _, err := d.Tenure(adoption).Acquire(ctx, backend.Adopt, backend.CallBound)
 		each(state+", adopt", err)
 		prepare(state)
-		_, _, err = d.Tenure(adoption).Release(ctx, backend.Return, callBound)
+		_, _, err = d.Tenure(adoption).Release(ctx, backend.Return, backend.CallBound)
 		each(state+", undo an adoption", err)
 		prepare(state)
-		_, err = d.Force(ctx, r.Key, callBound)
+		_, err = d.Force(ctx, r.Key, backend.CallBound)
 		each(state+", force", err)
 		prepare(state)
-		_, err = d.Tenure(r).Renew(ctx, false, callBound)
+		_, err = d.Tenure(r).Renew(ctx, false, backend.CallBound)
 		each(state+", renew", err)
 		prepare(state)
-		_, err = d.Inspect(ctx, r.Key, callBound)
+		_, err = d.Inspect(ctx, r.Key, backend.CallBound)
 		each(state+", inspect", err)
 	}
 }

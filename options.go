@@ -6,29 +6,29 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/backend"
 	"github.com/go-leasehold/leasehold/internal/fault"
 	"github.com/go-leasehold/leasehold/internal/rediskey"
 	"github.com/go-leasehold/leasehold/internal/token"
 )
 
-// The bounds of a TTL. No lease shorter than a few round trips can be trusted, and no lease of ten years
-// is a lease.
+// The bounds of a TTL. No lease shorter than a few round trips can be trusted, and no lease of ten years is a lease.
 const (
 	minTTL = 10 * time.Millisecond
 	maxTTL = 10 * 365 * 24 * time.Hour
 )
 
 // maxReplicasIn leaves an acquire that waits for replicas time for the rest of its round trip.
-const maxReplicasIn = callBound - time.Second
+const maxReplicasIn = backend.CallBound - time.Second
 
-// maxKey is the longest key, in bytes, the prefix included. Redis takes more, but a key is written several times for each call, and
-// one that long is some data that were meant to be hashed.
+// maxKey is the longest key, in bytes, the prefix included. Redis takes more, but a key is written several times for
+// each call, and one that long is some data that were meant to be hashed.
 const maxKey = 16 << 10
 
-// An Option changes how a [Locker] takes or keeps its leases. Options given to [New] are the Locker's
-// defaults; options given to a call stand before them, the last one first. A call checks them all before
-// anything is sent, and answers [ErrInvalid] with the option's name and value, also for one that is not a call's. The zero
-// Option changes nothing. Options are values and may be shared.
+// An Option changes how a [Locker] takes or keeps its leases. Options given to [New] are the Locker's defaults; options
+// given to a call stand before them, the last one first. A call checks them all before anything is sent, and answers
+// [ErrInvalid] with the option's name and value, also for one that is not a call's. The zero Option changes nothing.
+// Options are values and may be shared.
 type Option struct{ set func(*options) }
 
 // place is where options are given.
@@ -60,53 +60,53 @@ type options struct {
 	quarantine time.Duration
 }
 
-// WithAutoRenew says whether the lease is renewed in the background until it is released, lost or, with
-// [WithMaxHold], held long enough. By default it is under WithLock, where the renewing ends with fn, and
-// it is not after Acquire, TryAcquire and Adopt, where nothing tells work that goes on from work that hangs.
+// WithAutoRenew says whether the lease is renewed in the background until it is released, lost or, with [WithMaxHold],
+// held long enough. By default it is under WithLock, where the renewing ends with fn, and it is not after Acquire,
+// TryAcquire and Adopt, where nothing tells work that goes on from work that hangs.
 func WithAutoRenew(on bool) Option {
 	return Option{func(o *options) { o.autoRenew = &on }}
 }
 
-// WithRenewEvery sets the time between two automatic renewals. Zero, the default, is a third of the TTL, which leaves time for
-// two more tries after one that failed. Given to New it is a wish, as New does not know the TTLs: a lease for whose TTL it is
-// too long is renewed after a third of that. Given to a call it is an order, of at most half the TTL.
+// WithRenewEvery sets the time between two automatic renewals. Zero, the default, is a third of the TTL, which leaves
+// time for two more tries after one that failed. Given to New it is a wish, as New does not know the TTLs: a lease for
+// whose TTL it is too long is renewed after a third of that. Given to a call it is an order, of at most half the TTL.
 func WithRenewEvery(d time.Duration) Option {
 	return Option{func(o *options) { o.renewEvery, o.renewWish = d, o.at != inCall }}
 }
 
-// WithMaxHold bounds how long a lease can be kept by any renewing, counted from the moment its acquire
-// was sent: a holder that hangs does not hold for ever. When it has passed the lease is lost. Zero, the
-// default, is no bound.
+// WithMaxHold bounds how long a lease can be kept by any renewing, counted from the moment its acquire was sent: a
+// holder that hangs does not hold for ever. When it has passed the lease is lost. Zero, the default, is no bound.
 func WithMaxHold(d time.Duration) Option {
 	return Option{func(o *options) { o.maxHold = d }}
 }
 
-// WithLockDelay keeps the key in Redis for d beyond the TTL that the holder trusts, so that after a crash
-// or a loss nobody gets in before writes that were under way have settled. A release waits for nothing.
-// Zero is the default.
+// WithLockDelay keeps the key in Redis for d beyond the TTL that the holder trusts, so that after a crash or a loss
+// nobody gets in before writes that were under way have settled. A release waits for nothing. Zero is the default.
 func WithLockDelay(d time.Duration) Option {
 	return Option{func(o *options) { o.lockDelay = d }}
 }
 
-// WithReplicas has an acquire wait until n replicas have acknowledged it, at most for the timeout (in whole milliseconds; half
-// the TTL and 2 s at most). With fewer the lock is given back and the error says how many there were, so a failover to one of
-// them does not lose a lease that has not been renewed since. It makes losing one unlikely, not impossible: Redis may still promote a replica that had not
-// acknowledged. It costs a round trip to the replicas for each acquire, on a connection of its own while it lasts.
-// Renewals do not wait. n is 0 by default: no waiting. A client whose ReadTimeout is shorter than the timeout gives up before.
+// WithReplicas has an acquire wait until n replicas have acknowledged it, at most for the timeout (in whole
+// milliseconds; half the TTL and 2 s at most). With fewer the lock is given back and the error says how many there
+// were, so a failover to one of them does not lose a lease that has not been renewed since. It makes losing one
+// unlikely, not impossible: Redis may still promote a replica that had not acknowledged. It costs a round trip to the
+// replicas for each acquire, on a connection of its own while it lasts. Renewals do not wait. n is 0 by default: no
+// waiting. A client whose ReadTimeout is shorter than the timeout gives up before.
 //
-// The question has to reach the server that has the key. So a client of several servers, a cluster's or a redis.Ring, is asked for that
-// server, which takes one more round trip, and a client that hides what it is, as a struct does that embeds only the interface, is refused
-// with [ErrInvalid]: give it a method Unwrap() redis.UniversalClient.
+// The question has to reach the server that has the key. So a client of several servers, a cluster's or a redis.Ring,
+// is asked for that server, which takes one more round trip, and a client that hides what it is, as a struct does that
+// embeds only the interface, is refused with [ErrInvalid]: give it a method Unwrap() redis.UniversalClient.
 func WithReplicas(n int, timeout time.Duration) Option {
 	return Option{func(o *options) { o.replicas, o.replicasIn = n, timeout }}
 }
 
-// WithKeyPrefix puts s before every key, and so before every key that is derived from one and before the
-// wake channel: an ACL needs ~s* and &s*. All processes that share a lock must have the same prefix: with another one and
-// a longer key they would share the lock but not its line and its counter. It may hold a hash tag ("{tenant}:") but no single brace.
+// WithKeyPrefix puts s before every key, and so before every key that is derived from one and before the wake channel:
+// an ACL needs ~s* and &s*. All processes that share a lock must have the same prefix: with another one and a longer
+// key they would share the lock but not its line and its counter. It may hold a hash tag ("{tenant}:") but no single
+// brace.
 //
-// It is for New and NewQuorum: Inspect and ForceRelease must name the same keys as the calls that lock them, and the Locker has
-// one channel for messages.
+// It is for New and NewQuorum: Inspect and ForceRelease must name the same keys as the calls that lock them, and the
+// Locker has one channel for messages.
 func WithKeyPrefix(s string) Option {
 	return Option{func(o *options) {
 		if o.belongs(inNew|inNewQuorum, "WithKeyPrefix(%s): it is for New and NewQuorum", fault.Quote(s)) {
@@ -115,21 +115,21 @@ func WithKeyPrefix(s string) Option {
 	}}
 }
 
-// WithOwner puts a readable label into the token, for [LockState] and the log: up to 64 printable ASCII
-// characters. It proves nothing; ownership is the random part.
+// WithOwner puts a readable label into the token, for [LockState] and the log: up to 64 printable ASCII characters. It
+// proves nothing; ownership is the random part.
 func WithOwner(label string) Option {
 	return Option{func(o *options) { o.owner = label }}
 }
 
-// WithHooks has h called at the events of a lease's life, after the hooks that were given before: those of New come first, then
-// those of the call. See [Hooks].
+// WithHooks has h called at the events of a lease's life, after the hooks that were given before: those of New come
+// first, then those of the call. See [Hooks].
 func WithHooks(h Hooks) Option {
 	return Option{func(o *options) { o.hooks = append(slices.Clip(o.hooks), h) }}
 }
 
-// WithLogger has one line written for every loss, jeopardy and failed release, and once in 10 s at most for waits on a Redis
-// that is unavailable, with the key, the fencing
-// token, the owner label and the reason, never with the token. Nil, the default, is silence.
+// WithLogger has one line written for every loss, jeopardy and failed release, and once in 10 s at most for waits on a
+// Redis that is unavailable, with the key, the fencing token, the owner label and the reason, never with the token.
+// Nil, the default, is silence.
 func WithLogger(log *slog.Logger) Option {
 	return Option{func(o *options) { o.logger = log }}
 }
@@ -158,8 +158,8 @@ func (o *options) belongs(places place, format string, args ...any) bool {
 	return false
 }
 
-// check and checkKey are the one place where a call's key, TTL and options are judged. A call that makes no lease has no use
-// for check.
+// check and checkKey are the one place where a call's key, TTL and options are judged. A call that makes no lease has
+// no use for check.
 func (o *options) check(ttl time.Duration) error {
 	switch {
 	case o.misplaced != nil:

@@ -3,25 +3,14 @@ package leasehold
 import (
 	"fmt"
 	"log/slog"
-	"strings"
 
 	"github.com/go-leasehold/leasehold/internal/fault"
 )
 
-// How leases are printed: without the token, which is a proof of ownership, and without a race with the keeper, which changes
-// the lease meanwhile. The methods of this file see to that wherever fmt calls them. fmt does not call them for a field that is
-// not exported, in a struct of the user's: it then prints by reflection, and follows a pointer if the verb does not suit one
-// (as %s does not). It never follows two pointers, so two lie between a Lease and its state.
-
-// sealed is what keeps fmt out.
-type sealed struct{ *lease }
-
-// seal makes the Lease of a state, in the place that the state has for both.
-func (s *lease) seal() *Lease {
-	s.inner = sealed{s}
-	s.outer = Lease{&s.inner}
-	return &s.outer
-}
+// How leases are printed: without the token, which is a proof of ownership, and without a race with the keeper, which
+// changes the lease meanwhile. The methods of this file see to that wherever fmt calls them. fmt does not call them for
+// a field that is not exported, in a struct of the user's: it then prints by reflection, and follows a pointer if the
+// verb does not suit one (as %s does not). It never follows two pointers, so two lie between a Lease and its state.
 
 // String says which lease it is and how it stands:
 //
@@ -30,28 +19,14 @@ func (x *Lease) String() string {
 	if x == nil {
 		return "<nil>"
 	}
-	return fmt.Sprintf("lease %s (fencing token %d, %s)", fault.Quote(x.key), x.fence, x.standing())
-}
-
-// standing says how the lease stands, as it was noted last: printing a lease does not end it.
-func (x *Lease) standing() string {
-	x.mu.Lock()
-	err, until, trouble := x.err, x.deadline.Time, x.trouble
-	x.mu.Unlock()
-	if err != nil {
-		return strings.TrimPrefix(reason(err).Error(), "lease ")
-	}
-	s := "held until " + until.Format("2006-01-02T15:04:05.000Z07:00")
-	if trouble != nil {
-		s += ", in jeopardy: " + trouble.Error()
-	}
-	return s
+	return fmt.Sprintf("lease %s (fencing token %d, %s)", fault.Quote(x.Key()), x.FencingToken(), x.standing())
 }
 
 // GoString returns the same as String, for %#v: there is no Go expression for a lease.
 func (x *Lease) GoString() string { return x.String() }
 
-// Format prints String with any verb that suits a string. It is there for the others, with which fmt would print the fields.
+// Format prints String with any verb that suits a string. It is there for the others, with which fmt would print the
+// fields.
 func (x *Lease) Format(f fmt.State, verb rune) { format(f, verb, x.String()) }
 
 // LogValue returns what String says as a group of attributes, named as in the lines of [WithLogger].
@@ -60,9 +35,9 @@ func (x *Lease) LogValue() slog.Value {
 		return slog.AnyValue(nil)
 	}
 	return slog.GroupValue(
-		slog.String("key", x.key),
-		slog.Int64("fencing_token", x.fence),
-		slog.String("owner", x.o.owner),
+		slog.String("key", x.Key()),
+		slog.Int64("fencing_token", x.FencingToken()),
+		slog.String("owner", x.owner()),
 		slog.String("state", x.standing()))
 }
 
@@ -70,7 +45,7 @@ func (x *Lease) LogValue() slog.Value {
 func (l *Locker) Format(f fmt.State, verb rune) {
 	text := "<nil>"
 	if l != nil {
-		text = fmt.Sprintf("locker (%d leases held, %d acquires waiting)", l.keeper.Len(), l.stats.waiting.Load())
+		text = fmt.Sprintf("locker (%d leases held, %d acquires waiting)", l.keeper.Len(), l.Stats().Waiting)
 	}
 	format(f, verb, text)
 }

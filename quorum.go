@@ -8,18 +8,15 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// DefaultRestartQuarantine is the quarantine of a quorum that was not told another one.
-const DefaultRestartQuarantine = time.Minute
-
 // WithRestartQuarantine sets for how long a node of a quorum gives its vote to nobody after it has started, so that
-// every lease that it may have forgotten is over before it votes again. It is for [NewQuorum] alone, and one setting for all
-// processes that use the nodes: a process with a shorter one breaks the exclusion of the others. A lease whose TTL and
-// lock delay together exceed it is refused with [ErrInvalid], because the longest TTL in use cannot be found out and so
-// has to be bounded.
+// every lease that it may have forgotten is over before it votes again. It is for [NewQuorum] alone, and one setting
+// for all processes that use the nodes: a process with a shorter one breaks the exclusion of the others. A lease whose
+// TTL and lock delay together exceed it is refused with [ErrInvalid], because the longest TTL in use cannot be found
+// out and so has to be bounded.
 //
-// The default is [DefaultRestartQuarantine] and not none: Redis loses its last writes in a crash unless it was set up with
-// "appendfsync always", and without a quarantine one such crash is enough for two holders. What it costs is that a node that
-// has just been started counts as missing for a while. Zero switches it off; only for nodes that never lose a write.
+// The default is one minute and not none: Redis loses its last writes in a crash unless it was set up with "appendfsync
+// always", and without a quarantine one such crash is enough for two holders. What it costs is that a node that has
+// just been started counts as missing for a while. Zero switches it off; only for nodes that never lose a write.
 // FLUSHALL, eviction and a failover inside a node are losses that no quarantine sees.
 func WithRestartQuarantine(d time.Duration) Option {
 	return Option{func(o *options) {
@@ -30,23 +27,23 @@ func WithRestartQuarantine(d time.Duration) Option {
 }
 
 // NewQuorum returns a Locker over an odd number of nodes, three at least, that know nothing of one another: a lock is
-// held by whom a majority of them says it is, and goes on while a majority can be reached. Each client reaches one node,
-// which may itself be a server, a failover group or a cluster, but not a [redis.Ring], which loses the leases of the keys that it
-// moves. The clients stay the caller's.
+// held by whom a majority of them says it is, and goes on while a majority can be reached. Each client reaches one
+// node, which may itself be a server, a failover group or a cluster, but not a [redis.Ring], which loses the leases of
+// the keys that it moves. The clients stay the caller's.
 //
-// It is used like a Locker of [New], with these differences. Waiters do not stand in a line: they try again after pauses of
-// chance, and a newcomer may be faster. A failure of too many nodes matches [ErrNoQuorum] and carries a [NodeError] for each. Inspect
-// tells what a majority says, and no waiters. Nodes must be restarted less than a majority at a time, or everybody waits out
-// [WithRestartQuarantine].
+// It is used like a Locker of [New], with these differences. Waiters do not stand in a line: they try again after
+// pauses of chance, and a newcomer may be faster. A failure of too many nodes matches [ErrNoQuorum] and carries a
+// [NodeError] for each. Inspect tells what a majority says, and no waiters. Nodes must be restarted less than a
+// majority at a time, or everybody waits out [WithRestartQuarantine].
 //
 // One holder at most is trusted as long as the nodes' clocks run at the holder's rate within its margin and do not step
-// forward, and a node that lost data was in quarantine after it. Fencing tokens rise whatever the clocks do, while a node
-// that took part in both leases keeps its data.
+// forward, and a node that lost data was in quarantine after it. Fencing tokens rise whatever the clocks do, while a
+// node that took part in both leases keeps its data.
 //
-// NewQuorum sends nothing. That two clients reach one server is found out by the first acquires, if there is a quarantine,
-// and is then the error of every call.
+// NewQuorum sends nothing. That two clients reach one server is found out by the first acquires, if there is a
+// quarantine, and is then the error of every call.
 func NewQuorum(nodes []redis.UniversalClient, opts ...Option) (*Locker, error) {
-	defaults := (&options{quarantine: DefaultRestartQuarantine}).with(inNewQuorum, opts)
+	defaults := (&options{quarantine: time.Minute}).with(inNewQuorum, opts)
 	q, err := quorum.New(nodes, quorum.Config{
 		Prefix:     defaults.prefix,
 		Quarantine: defaults.quarantine,

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/go-leasehold/leasehold/internal/backend"
 	"github.com/go-leasehold/leasehold/internal/redistest"
 )
 
@@ -127,7 +128,7 @@ func loadQuorum(ctx context.Context, o *simObserver, q *Locker, ttl time.Duratio
 		o.within("Renew", ttl+slack, func() { _ = x.Renew(ctx) })
 	}
 	if auto || rand.IntN(8) > 0 {
-		o.within("Release", callBound+slack, func() { _ = x.Release(ctx) })
+		o.within("Release", backend.CallBound+slack, func() { _ = x.Release(ctx) })
 		return
 	}
 	// Somebody who goes on for a while after the lock was lost, and does not release it.

@@ -53,7 +53,7 @@ func TestQuorumRefusesALeaseLongerThanTheQuarantine(t *testing.T) {
 		require.NoError(t, err)
 		minute := join(WithRestartQuarantine(time.Minute))
 		for _, l := range []*Locker{byDefault, minute.Locker} {
-			x, err := l.TryAcquire(t.Context(), "k", DefaultRestartQuarantine)
+			x, err := l.TryAcquire(t.Context(), "k", time.Minute)
 			require.NoError(t, err)
 			require.NoError(t, x.Release(t.Context()))
 		}

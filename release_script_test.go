@@ -154,11 +154,11 @@ func TestRenewScript(t *testing.T) {
 		ctx, d := t.Context(), storeOn(t, s.client)
 		require.NoError(t, s.client.FlushAll(ctx).Err())
 		for _, token := range []string{"me", "b"} {
-			_, _, err := d.Tenure(backend.Request{Key: "k", Token: token, PX: 10_000}).Acquire(ctx, backend.Join, callBound)
+			_, _, err := d.Tenure(backend.Request{Key: "k", Token: token, PX: 10_000}).Acquire(ctx, backend.Join, backend.CallBound)
 			require.NoError(t, err)
 		}
 		for _, curious := range []bool{true, false} {
-			n, err := d.Tenure(backend.Request{Key: "k", Token: "me", PX: 10_000}).Renew(ctx, curious, callBound)
+			n, err := d.Tenure(backend.Request{Key: "k", Token: "me", PX: 10_000}).Renew(ctx, curious, backend.CallBound)
 			require.NoError(t, err)
 			assert.Equal(t, curious, n == 1)
 		}
@@ -213,10 +213,10 @@ func TestHandOverIsPublished(t *testing.T) {
 		second := backend.Request{Key: "k", Token: waiter, PX: 10_000}
 		third := backend.Request{Key: "k", Token: "AAAAAAAAAAAAAAAA.3", PX: 10_000}
 		for _, r := range []backend.Request{first, second, third} {
-			_, _, err = d.Tenure(r).Acquire(ctx, backend.Join, callBound)
+			_, _, err = d.Tenure(r).Acquire(ctx, backend.Join, backend.CallBound)
 			require.NoError(t, err)
 		}
-		_, _, err = d.Tenure(first).Release(ctx, backend.Plain, callBound)
+		_, _, err = d.Tenure(first).Release(ctx, backend.Plain, backend.CallBound)
 		require.NoError(t, err)
 		msg, err := sub.ReceiveMessage(ctx)
 		require.NoError(t, err)
@@ -224,7 +224,7 @@ func TestHandOverIsPublished(t *testing.T) {
 		assert.Equal(t, token.WakeID(waiter), id)
 		assert.Regexp(t, `^ABCDEFGHIJKLM \d+$`, msg.Payload)
 
-		ans, _, err := d.Tenure(second).Acquire(ctx, backend.Poll, callBound)
+		ans, _, err := d.Tenure(second).Acquire(ctx, backend.Poll, backend.CallBound)
 		require.NoError(t, err)
 		assert.Equal(t, backend.Answer{State: backend.Granted, Fence: ans.Fence, Found: true}, ans)
 		assert.Equal(t, fence, fmt.Sprint(ans.Fence))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"time"
 
 	"github.com/go-leasehold/leasehold/internal/backend"
@@ -23,7 +22,7 @@ func (x *Lease) Renew(ctx context.Context) error {
 	if err := x.check(); err != nil {
 		return x.fail("renew", err)
 	}
-	begun := x.l.now()
+	begun := x.l.clock.Now()
 	x.mu.Lock()
 	curious := x.curious
 	x.mu.Unlock()
@@ -31,7 +30,7 @@ func (x *Lease) Renew(ctx context.Context) error {
 	if err != nil && ctx.Err() != nil {
 		return x.fail("renew", err) // cut short by the caller: that says nothing about the lease
 	}
-	if err := x.renewed(x.l.now(), begun, n, err); err != nil {
+	if err := x.renewed(x.l.clock.Now(), begun, n, err); err != nil {
 		return x.fail("renew", err)
 	}
 	return nil
@@ -58,17 +57,45 @@ func (x *Lease) EnsureFor(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
+// Contended returns a channel that is closed once somebody waits for the key, so that a long job can release it between
+// two items and let others in. The news comes with a renewal, not at once; renewals ask for it from the first call on.
+func (x *Lease) Contended() <-chan struct{} {
+	if x == nil {
+		return closedChan
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.waiters {
+		return closedChan
+	}
+	if x.contended == nil {
+		x.contended = make(chan struct{})
+		x.curious = true
+	}
+	return x.contended
+}
+
+// noteWaiters closes Contended. x.mu is held.
+func (x *Lease) noteWaiters(n int) {
+	if n < 1 || x.waiters {
+		return
+	}
+	x.waiters, x.curious = true, x.told
+	if x.contended != nil {
+		close(x.contended)
+	}
+}
+
 // patience bounds one renewal: it must not hold up the next one, nor outlast the lease.
 func (x *Lease) patience(now clock.Moment) time.Duration {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	d := min(max(x.o.every(x.ttl)/2, 20*time.Millisecond), callBound)
-	return max(min(d, x.deadline.Sub(now.Time)), time.Millisecond)
+	return max(min(x.schedule.Timeout(), x.deadline.Sub(now.Time)), time.Millisecond)
 }
 
 // renewed takes in the outcome of a renewal that was begun, at first, at begun. The deadline moves only after a
-// definite yes, and never when it had passed before the answer came: what was not trusted for an instant may have
-// been somebody else's in that instant. Yes counts from begun, which no re-sending of the client's can make too late.
+// definite yes, and never when it had passed before the answer came: what was not trusted for an instant may have been
+// somebody else's in that instant. Yes counts from begun, which no re-sending of the client's can make too late.
 func (x *Lease) renewed(now, begun clock.Moment, waiters int, err error) error {
 	if over := x.checkAt(now); over != nil {
 		return over
@@ -76,8 +103,8 @@ func (x *Lease) renewed(now, begun clock.Moment, waiters int, err error) error {
 	if err == nil && waiters < 0 {
 		return x.end(notOurs(waiters, ""))
 	}
-	x.l.stats.renewed(err)
 	if err != nil {
+		x.l.stats.count(func(now *Stats) { now.RenewalsFailed++ })
 		x.endanger(err)
 		return err
 	}
@@ -86,6 +113,7 @@ func (x *Lease) renewed(now, begun clock.Moment, waiters int, err error) error {
 	x.extend(begun)
 	x.noteWaiters(waiters)
 	x.mu.Unlock()
+	x.l.stats.count(func(now *Stats) { now.Renewed++ })
 	x.o.hook(onRenewed, x.event())
 	return nil
 }
@@ -123,18 +151,13 @@ func (x *Lease) capped() bool {
 	return hold > 0 && !x.deadline.Before(x.begun.Add(hold))
 }
 
-// firstRetry is the pause after a first failed renewal; it doubles.
-const firstRetry = 50 * time.Millisecond
-
 // renewal is the state of a lease's automatic renewing, guarded by the lease's mutex.
 type renewal struct {
-	auto      bool
-	due       time.Time       // of the next renewal
-	queued    bool            // it waits in a lane
-	flight    backend.Pending // it is under way
-	lane      *keep.Lane      // of the flight
-	overdueAt time.Time       // when that which is queued or under way counts as failed
-	failures  int             // in a row
+	auto     bool
+	schedule keep.Schedule
+	queued   bool            // it waits in a lane
+	sent     backend.Pending // it is under way
+	lane     *keep.Lane      // of the one that is under way
 }
 
 // renewer is a lease as the keeper knows it, a type of its own since a Lease must not show these methods.
@@ -162,14 +185,14 @@ func (r *renewer) Every() time.Duration {
 	if !r.auto {
 		return 0
 	}
-	return r.o.every(r.ttl)
+	return r.schedule.Every
 }
 
 // TTL is what a renewal brings.
 func (r *renewer) TTL() time.Duration { return r.ttl }
 
 // Overdue is how long after its turn a renewal counts as failed.
-func (r *renewer) Overdue() time.Duration { return r.outer.renewalTimeout() }
+func (r *renewer) Overdue() time.Duration { return r.schedule.Timeout() }
 
 // Turn does what is due about the lease.
 func (r *renewer) Turn(now clock.Moment) (p keep.Plan, live bool) {
@@ -180,18 +203,18 @@ func (r *renewer) Turn(now clock.Moment) (p keep.Plan, live bool) {
 		_ = x.check()
 		return p, false
 	}
-	if (x.queued || x.flight != nil) && !now.Before(x.overdueAt) {
-		flight := x.flight
-		x.flight = nil // its answer still counts if it comes in time, but is not waited for
-		x.overdueAt = now.Add(x.renewalTimeout())
+	if x.renewing() && x.schedule.IsOverdue(now.Time) {
+		late := x.sent
+		x.sent = nil // its answer still counts if it comes in time, but is not waited for
+		x.schedule.Begin(now.Time)
 		x.mu.Unlock()
-		x.giveUpRenewal(flight, now)
+		x.giveUpRenewal(late, now)
 		x.mu.Lock()
 	}
 	wants := !x.queued && x.wanting(now)
 	if wants {
 		x.queued = true
-		x.overdueAt = now.Add(x.renewalTimeout())
+		x.schedule.Begin(now.Time)
 	}
 	p = x.plan()
 	if wants {
@@ -202,19 +225,20 @@ func (r *renewer) Turn(now clock.Moment) (p keep.Plan, live bool) {
 }
 
 // giveUpRenewal sees to a renewal whose answer, or whose turn to be sent, has not come in time.
-func (x *Lease) giveUpRenewal(flight backend.Pending, now clock.Moment) {
-	if flight == nil {
+func (x *Lease) giveUpRenewal(late backend.Pending, now clock.Moment) {
+	timeout := x.schedule.Timeout()
+	if late == nil {
 		if x.l.keeper.IsSilent(x.tenure.Lane()) { // otherwise it is only held up by others
-			x.endanger(&fault.NoAnswer{Bound: x.renewalTimeout()})
+			x.endanger(&fault.NoAnswer{Bound: timeout})
 		}
 		return
 	}
-	err := flight.Silence(x.renewalTimeout())
-	flight.Withdraw()
+	err := late.Silence(timeout)
+	late.Withdraw()
 	x.l.keeper.Leave(x.lane, keep.Silent)
 	_ = x.renewed(now, now, 0, err)
 	x.mu.Lock()
-	x.postpone(now)
+	x.schedule.Failed(now.Time, x.deadline.Time)
 	x.mu.Unlock()
 }
 
@@ -225,12 +249,12 @@ func (r *renewer) Send(now clock.Moment, in *keep.Lane) (p keep.Plan, sent bool)
 	defer x.mu.Unlock()
 	x.queued = false
 	if sent = x.wanting(now) && !x.deadline.Reached(now); sent {
-		x.overdueAt = now.Add(x.renewalTimeout())
+		x.schedule.Begin(now.Time)
 		x.lane = in
-		// Only queued here, so that x.mu is not held across a send; under x.mu, so that a Release finds the flight or
-		// the flight finds the Release.
-		x.flight = x.tenure.RenewLater(x.curious, func(flight backend.Pending, waiters int, err error) {
-			x.l.keeper.Deliver(&x.entry, keep.Answer{Of: flight, Begun: now, Waiters: waiters, Err: err})
+		// Only queued here, so that x.mu is not held across a send; under x.mu, so that a Release finds the renewal or
+		// the renewal finds the Release.
+		x.sent = x.tenure.RenewLater(x.curious, func(p backend.Pending, waiters int, err error) {
+			x.l.keeper.Deliver(&x.entry, keep.Answer{Of: p, Begun: now, Waiters: waiters, Err: err})
 		})
 	}
 	return x.plan(), sent
@@ -240,14 +264,14 @@ func (r *renewer) Send(now clock.Moment, in *keep.Lane) (p keep.Plan, sent bool)
 func (r *renewer) Answered(a keep.Answer, now clock.Moment) (p keep.Plan, changed bool) {
 	x := &r.outer
 	x.mu.Lock()
-	awaited, lane := x.flight != nil && a.Of == x.flight, x.lane
+	awaited, lane := x.sent != nil && a.Of == x.sent, x.lane
 	if awaited {
-		x.flight = nil
+		x.sent = nil
 	}
 	x.mu.Unlock()
 	switch {
 	case awaited:
-		x.l.keeper.Leave(lane, outcomeOf(a.Err))
+		x.l.keeper.Leave(lane, keep.OutcomeOf(fault.IsSaid(a.Err)))
 	case a.Err != nil:
 		return p, false // it was counted as failed when it was late
 	}
@@ -257,34 +281,24 @@ func (r *renewer) Answered(a keep.Answer, now clock.Moment) (p keep.Plan, change
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if a.Err == nil {
-		trouble := x.failures > 0 || a.Begun.Sub(x.due) > x.o.every(x.ttl)/8
-		x.due = x.nextDue(a.Begun, trouble)
-		x.failures = 0
+		x.schedule.Renewed(a.Begun.Time)
 	} else {
-		x.postpone(now)
+		x.schedule.Failed(now.Time, x.deadline.Time)
 	}
 	return x.plan(), true
-}
-
-// outcomeOf is what the end of a renewal says about its server.
-func outcomeOf(err error) keep.Outcome {
-	if fault.IsSaid(err) {
-		return keep.Answered
-	}
-	return keep.Silent
 }
 
 // withdraw takes back the lease's renewal if it has not been sent.
 func (x *Lease) withdraw() {
 	x.mu.Lock()
-	flight := x.flight
+	sent := x.sent
 	x.mu.Unlock()
-	if flight == nil || !flight.Withdraw() {
+	if sent == nil || !sent.Withdraw() {
 		return // there is none, or its answer will come
 	}
 	x.mu.Lock()
-	awaited, lane := x.flight == flight, x.lane
-	x.flight = nil
+	awaited, lane := x.sent == sent, x.lane
+	x.sent = nil
 	x.mu.Unlock()
 	if awaited {
 		x.l.keeper.Leave(lane, keep.Unsent)
@@ -292,10 +306,15 @@ func (x *Lease) withdraw() {
 }
 
 // plan is when the keeper must see to the lease next. x.mu is held.
-func (x *Lease) plan() (p keep.Plan) {
-	p.Next, p.Early = x.next()
-	return p
+func (x *Lease) plan() keep.Plan {
+	if !x.renewable() {
+		return keep.Plan{Next: x.deadline.Time}
+	}
+	return x.schedule.Plan(x.renewing(), x.deadline.Time)
 }
+
+// renewing reports whether a renewal is queued or under way. x.mu is held.
+func (x *Lease) renewing() bool { return x.queued || x.sent != nil }
 
 // renewable reports whether the lease is to be renewed at all. x.mu is held.
 func (x *Lease) renewable() bool {
@@ -304,53 +323,5 @@ func (x *Lease) renewable() bool {
 
 // wanting reports whether it is time for a renewal. x.mu is held.
 func (x *Lease) wanting(now clock.Moment) bool {
-	return x.renewable() && x.flight == nil && !now.Add(x.coalesce()).Before(x.due)
-}
-
-// next is the moment at which the keeper must see to the lease, and whether it may be some time before. x.mu is held.
-func (x *Lease) next() (at time.Time, early bool) {
-	waits := x.queued || x.flight != nil
-	switch {
-	case !x.renewable():
-	case waits && x.overdueAt.Before(x.deadline.Time):
-		return x.overdueAt, false
-	case !waits && x.due.Before(x.deadline.Time):
-		return x.due, x.failures == 0
-	}
-	return x.deadline.Time, false
-}
-
-// coalesce is how much too early the lease may be renewed; what has just failed is not.
-func (x *Lease) coalesce() time.Duration {
-	if x.failures > 0 {
-		return 0
-	}
-	return min(keep.Coalesce, x.o.every(x.ttl)/8)
-}
-
-// renewalTimeout is after how long a renewal counts as failed.
-func (x *Lease) renewalTimeout() time.Duration {
-	return min(max(x.o.every(x.ttl)/2, 20*time.Millisecond), callBound)
-}
-
-// nextDue is when a lease that was renewed by a call begun then is to be renewed again: a little early by chance, so that
-// leases that were taken together do not stay together. After trouble, which has many renewed at one time, it is spread more
-// widely.
-func (x *Lease) nextDue(begun clock.Moment, trouble bool) time.Time {
-	every := x.o.every(x.ttl)
-	early := every / 10
-	if trouble {
-		early = every
-	}
-	return begun.Add(every - rand.N(early+1))
-}
-
-// postpone plans the next try after a renewal that failed: soon, by chance, growing, and while the deadline leaves time for
-// more. x.mu is held.
-func (x *Lease) postpone(now clock.Moment) {
-	pause := firstRetry << min(x.failures, 10)
-	pause = min(pause, x.o.every(x.ttl)/2, x.deadline.Sub(now.Time)/4)
-	pause = max(pause, 5*time.Millisecond)
-	x.failures++
-	x.due = now.Add(pause/2 + rand.N(pause/2))
+	return x.renewable() && x.sent == nil && x.schedule.IsDue(now.Time)
 }

@@ -75,7 +75,7 @@ func TestALeaseIsNotRenewedUnlessAsked(t *testing.T) {
 func due(x *Lease) time.Time {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.due
+	return x.schedule.Due()
 }
 
 // An error is not a loss: it is tried again soon, and the lease is in jeopardy, once, until it is held again.

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/backend"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -33,7 +34,7 @@ func TestAWaitOnABrokenRedisIsToldAtOnceAndThenRarely(t *testing.T) {
 				require.NoError(t, r.err)
 
 				require.Contains(t, []int{6, 7}, len(told), "at a look, once in 10 s at most")
-				assert.LessOrEqual(t, told[0].at.Sub(begun), callBound)
+				assert.LessOrEqual(t, told[0].at.Sub(begun), backend.CallBound)
 				for i, e := range told {
 					if i > 0 {
 						assert.GreaterOrEqual(t, e.at.Sub(told[i-1].at), 10*time.Second)

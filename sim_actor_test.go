@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/backend"
 	"github.com/go-leasehold/leasehold/internal/fault"
 	"github.com/go-leasehold/leasehold/internal/roundtrip"
 	"github.com/redis/go-redis/v9"
@@ -92,7 +93,7 @@ func (a *simActor) try(key string) {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), patience, errPatience)
 	defer cancel()
 	auto := a.chance(a.h.renews)
-	bound := min(ttl, callBound)
+	bound := min(ttl, backend.CallBound)
 	if a.p.locker.backend.(*store).IsUnknown() {
 		bound = roundtrip.FirstBound // no server was ever heard
 	}
@@ -215,7 +216,7 @@ func (a *simActor) release(x *Lease) {
 	valid, well, begun := x.Valid(), a.p.well(time.Now()), time.Now()
 	until := x.ValidUntil()
 	err := x.Release(ctx)
-	if took := time.Since(begun); took > callBound+time.Millisecond {
+	if took := time.Since(begun); took > backend.CallBound+time.Millisecond {
 		a.fail("Release took %v", took)
 	}
 	if x.Valid() {

@@ -175,7 +175,7 @@ var clientMutants = []struct {
 	{"a lease counts from the answer", placeFile, "return p.grant(begun, 0,", "return p.grant(p.l.clock.Now(), 0,"},
 	{"a renewal counts from the answer", "renewal.go", "	x.extend(begun)\n	x.noteWaiters", "	x.extend(x.l.now())\n	x.noteWaiters"},
 	{"a renewal revives a lease that was over", "renewal.go", "	if over := x.checkAt(now); over != nil {\n		return over\n	}\n	if err == nil && waiters < 0", "	if err == nil && waiters < 0"},
-	{"a lease won by message is not confirmed", "lock.go", "			x.due = due\n", "			x.due = x.due.Add(time.Hour)\n"},
+	{"a lease won by message is not confirmed", "lease.go", "		x.schedule.Hasten(x.deadline.Add(-g.Life / 3))\n", ""},
 	{"the gate lets the last one in first", gateFile, "at.queue.Remove(at.queue.Front())", "at.queue.Remove(at.queue.Back())"},
 	{"the gate does not open after a wait that ended badly", waitFile, "l.cancel(w, err, leave)", "l.cancel(w, err, nil)"},
 	{"a place that was given up is taken up again", waitFile, "		l.renew(w)\n		p := newPlace", "		if w.tenure == nil {\n			l.renew(w)\n		}\n		p := newPlace"},

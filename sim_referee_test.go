@@ -335,7 +335,7 @@ func (r *simReferee) idling(l *simLock) {
 
 // trusted is Lease.Valid without its effects.
 func trusted(x *Lease) bool {
-	now := x.l.now()
+	now := x.l.clock.Now()
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.err == nil && !x.deadline.Reached(now)

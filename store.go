@@ -20,7 +20,8 @@ var files embed.FS
 
 var constants = map[string]any{"WAITER_TTL": backend.WaiterTTL.Milliseconds()}
 
-// The scripts of a single Redis. For each there is one place below that writes its arguments, and one that reads its reply.
+// The scripts of a single Redis. For each there is one place below that writes its arguments, and one that reads its
+// reply.
 var (
 	acquireScript = script.Load(files, "acquire.lua", constants)
 	adoptScript   = script.Load(files, "adopt.lua", constants)
@@ -29,13 +30,8 @@ var (
 	inspectScript = script.Load(files, "inspect.lua", constants)
 )
 
-// How many keys a script declares, of those of rediskey.Lock: the first so many.
-const (
-	lockAlone     = 1
-	noTombstones  = 4
-	allOfTheKeys  = 5
-	waitersOfLock = noTombstones
-)
+// How many keys a script is given, of those of rediskey.Lock: the first so many.
+const lockAlone, noTombstones, allKeys = 1, 4, 5
 
 // acquireModes and releaseModes are the modes of the scripts, as arguments that cost no allocation.
 var (
@@ -79,7 +75,7 @@ func (s *store) Tenure(r backend.Request) backend.Tenure {
 // Inspect tells what is known of a lock.
 func (s *store) Inspect(ctx context.Context, key string, bound time.Duration) (backend.View, error) {
 	keys := rediskey.Lock(s.prefix, key)
-	cmd := roundtrip.New(ctx, inspectScript, "", 0, keys[:waitersOfLock]...)
+	cmd := roundtrip.New(ctx, inspectScript, "", 0, keys[:noTombstones]...)
 	reply, _, err := s.Do(ctx, cmd, bound)
 	if err != nil {
 		return backend.View{}, err
@@ -136,7 +132,7 @@ func (t *tenureOfOne) Acquire(ctx context.Context, how backend.Mode, bound time.
 	if how == backend.Adopt {
 		cmd = t.adoption(ctx)
 	} else {
-		cmd = t.command(ctx, acquireScript, allOfTheKeys)
+		cmd = t.command(ctx, acquireScript, allKeys)
 		cmd.AddMillis()
 		cmd.Add(acquireModes[how])
 		t.s.addWake(cmd, t.Key)
@@ -163,7 +159,7 @@ func (t *tenureOfOne) send(ctx context.Context, cmd *roundtrip.Command, bound ti
 
 // adoption is a run of adopt.lua.
 func (t *tenureOfOne) adoption(ctx context.Context) *roundtrip.Command {
-	cmd := t.command(ctx, adoptScript, allOfTheKeys)
+	cmd := t.command(ctx, adoptScript, allKeys)
 	cmd.AddMillis()
 	cmd.Add(roundtrip.Secret(t.Former))
 	return cmd
@@ -173,7 +169,7 @@ func (t *tenureOfOne) adoption(ctx context.Context) *roundtrip.Command {
 func (t *tenureOfOne) renewal(ctx context.Context, countWaiters bool) *roundtrip.Command {
 	n := lockAlone
 	if countWaiters {
-		n = allOfTheKeys
+		n = allKeys
 	}
 	cmd := t.command(ctx, renewScript, n)
 	cmd.AddMillis()
@@ -216,7 +212,7 @@ func (t *tenureOfOne) Release(ctx context.Context, how backend.How, bound time.D
 	case backend.Plain:
 		cmd = t.release(ctx, how, noTombstones)
 	default:
-		cmd = t.release(ctx, how, allOfTheKeys)
+		cmd = t.release(ctx, how, allKeys)
 	}
 	reply, writes, err := t.s.Do(ctx, cmd, bound)
 	if err != nil {
@@ -237,7 +233,7 @@ func (t *tenureOfOne) release(ctx context.Context, how backend.How, n int) *roun
 // Detach has nothing to do: a renewal that is on its way only lengthens the time of the key.
 func (t *tenureOfOne) Detach() {}
 
-// decodeAcquire reads a reply of acquire.lua or adopt.lua: an integer, its digits, or a list.
+// decodeAcquire reads a reply of acquire.lua or adopt.lua: an integer, its digits, or a list that begins with a word.
 func decodeAcquire(reply any) (a backend.Answer, err error) {
 	list, ok := reply.([]any)
 	if !ok {
@@ -246,51 +242,28 @@ func decodeAcquire(reply any) (a backend.Answer, err error) {
 		a.State, a.Found = backend.Granted, isText && a.Fence < 1<<53
 		return a, err
 	}
-	state := ""
-	if len(list) > 0 {
-		state, _ = list[0].(string)
-	}
-	switch {
-	case state == "GONE" && len(list) == 1:
+	r := script.Elements(list)
+	switch word := r.Word(); {
+	case word == "GONE" && len(list) == 1:
 		a.State = backend.Gone
 		return a, nil
-	case state == "GONE" && len(list) == 2:
-		a.State = backend.Gone
-		if a.Why, err = script.Int(list[1]); err == nil && a.Why < 0 {
-			return a, nil
+	case word == "GONE" && len(list) == 2:
+		if a.State, a.Why = backend.Gone, r.Int(); a.Why < 0 {
+			return a, r.Err
 		}
-	case state == "HELD" && len(list) == 2:
+	case word == "HELD" && len(list) == 2:
 		a.State = backend.Held
-		return a, decodeLeft(&a, list[1])
-	case state == "WAITING" && len(list) == 6:
-		a.State = backend.Waiting
-		return a, decodeWaiting(&a, list)
+		a.Left, a.Forever, a.Uncleared = r.PTTL()
+		return a, r.Err
+	case word == "WAITING" && len(list) == 6:
+		a.State, a.Fence = backend.Waiting, r.FencingToken()
+		a.Left, a.Forever, a.Uncleared = r.PTTL()
+		a.Rank = r.Int()
+		a.Now = r.FencingToken() // the server's time, which most fencing tokens are
+		a.Foreign = r.Int() == 1
+		return a, r.Err
 	}
 	return backend.Answer{}, fmt.Errorf("%w: %v to acquire", fault.ErrReply, reply)
-}
-
-func decodeWaiting(a *backend.Answer, list []any) (err error) {
-	if a.Fence, err = script.FencingToken(list[1]); err != nil {
-		return err
-	}
-	if err = decodeLeft(a, list[2]); err != nil {
-		return err
-	}
-	if a.Rank, err = script.Int(list[3]); err != nil {
-		return err
-	}
-	if a.Now, err = script.FencingToken(list[4]); err != nil { // the server's time, which most fencing tokens are
-		return err
-	}
-	foreign, err := script.Int(list[5])
-	a.Foreign = foreign == 1
-	return err
-}
-
-func decodeLeft(a *backend.Answer, reply any) (err error) {
-	a.Uncleared = reply == any(int64(-2))
-	a.Left, a.Forever, err = script.PTTL(reply)
-	return err
 }
 
 // decodeView reads the reply of inspect.lua.
@@ -300,21 +273,20 @@ func decodeView(reply any) (v backend.View, err error) {
 		return v, fmt.Errorf("%w: %v to inspect", fault.ErrReply, reply)
 	}
 	holder, _ := list[0].(string)
-	left, forever, err := script.PTTL(list[1])
-	if err != nil {
-		return v, err
-	}
-	if ms, _ := list[1].(int64); ms != -2 {
+	r := script.Elements(list[1:])
+	left, forever, missing := r.PTTL()
+	switch {
+	case missing:
+	case forever:
+		v.Held, v.Owner, v.Left = true, token.Owner(holder), -1
+	default:
 		v.Held, v.Owner, v.Left = true, token.Owner(holder), left
-		if forever {
-			v.Left = -1
-		}
 	}
-	if list[2] != "" {
-		if v.Fence, err = script.FencingToken(list[2]); err != nil {
-			return backend.View{}, err
-		}
+	if list[2] == "" {
+		_ = r.Word() // there is no counter
+	} else {
+		v.Fence = r.FencingToken()
 	}
-	v.Waiters, err = script.Int(list[3])
-	return v, err
+	v.Waiters = r.Int()
+	return v, r.Err
 }

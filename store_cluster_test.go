@@ -36,11 +36,11 @@ func TestTheScriptsRunOnANodeOfACluster(t *testing.T) {
 	d := storeOn(t, cluster)
 	for i := range 3 {
 		r := testRequest(fmt.Sprint("k", i))
-		a, n, err := d.Tenure(r).Acquire(t.Context(), backend.Try, callBound)
+		a, n, err := d.Tenure(r).Acquire(t.Context(), backend.Try, backend.CallBound)
 		require.NoError(t, err)
 		assert.Equal(t, backend.Granted, a.State)
 		assert.EqualValues(t, 1, n)
-		state, err := d.Inspect(t.Context(), r.Key, callBound)
+		state, err := d.Inspect(t.Context(), r.Key, backend.CallBound)
 		require.NoError(t, err)
 		assert.True(t, state.Held)
 		answered := make(chan int, 1)
@@ -50,7 +50,7 @@ func TestTheScriptsRunOnANodeOfACluster(t *testing.T) {
 		})
 		d.Flush()
 		assert.Zero(t, <-answered)
-		what, _, err := d.Tenure(r).Release(t.Context(), backend.Plain, callBound)
+		what, _, err := d.Tenure(r).Release(t.Context(), backend.Plain, backend.CallBound)
 		require.NoError(t, err)
 		assert.Equal(t, backend.ReleasedLock, what)
 	}
@@ -64,7 +64,7 @@ func TestAClusterWithoutAnyNodeIsServerTrouble(t *testing.T) {
 	for replicas := range 2 {
 		r := testRequest("k")
 		r.Replicas, r.ReplicasWithin = replicas, time.Second
-		_, _, err := d.Tenure(r).Acquire(t.Context(), backend.Try, callBound)
+		_, _, err := d.Tenure(r).Acquire(t.Context(), backend.Try, backend.CallBound)
 		require.ErrorIs(t, err, redis.ErrClosed)
 	}
 }
@@ -82,7 +82,7 @@ func TestReplicasAcknowledgeAnAcquire(t *testing.T) {
 		return r
 	}
 	for range 2 { // once with EVAL, once with EVALSHA, and again for the same token
-		a, n, err := d.Tenure(wants("k", 1, time.Second)).Acquire(t.Context(), backend.Try, callBound)
+		a, n, err := d.Tenure(wants("k", 1, time.Second)).Acquire(t.Context(), backend.Try, backend.CallBound)
 		require.NoError(t, err)
 		assert.Equal(t, backend.Granted, a.State)
 		assert.EqualValues(t, 1, n)
@@ -90,18 +90,18 @@ func TestReplicasAcknowledgeAnAcquire(t *testing.T) {
 	}
 	other := wants("k", 1, time.Second)
 	other.Token = "other"
-	a, _, err := d.Tenure(other).Acquire(t.Context(), backend.Try, callBound)
+	a, _, err := d.Tenure(other).Acquire(t.Context(), backend.Try, backend.CallBound)
 	require.NoError(t, err)
 	assert.Equal(t, backend.Held, a.State)
 
 	replica.Stop()
-	_, n, err := d.Tenure(wants("k2", 1, 20*time.Millisecond)).Acquire(t.Context(), backend.Try, callBound)
+	_, n, err := d.Tenure(wants("k2", 1, 20*time.Millisecond)).Acquire(t.Context(), backend.Try, backend.CallBound)
 	var replicas *fault.Replicas
 	require.ErrorAs(t, err, &replicas)
 	assert.EqualError(t, err, "0 of the 1 replicas that WithReplicas wants acknowledged within 20ms")
 	assert.False(t, fault.Transient(err))
 	assert.EqualValues(t, 1, n, "there is something to be undone")
-	a, _, err = d.Tenure(other).Acquire(t.Context(), backend.Try, callBound)
+	a, _, err = d.Tenure(other).Acquire(t.Context(), backend.Try, backend.CallBound)
 	require.NoError(t, err)
 	assert.Equal(t, backend.Held, a.State)
 	replica.Cont()
@@ -112,11 +112,11 @@ func TestTooFewReplicasOnMiniredis(t *testing.T) {
 	d := storeOn(t, c)
 	r := testRequest("k")
 	r.Replicas, r.ReplicasWithin = 2, time.Millisecond
-	_, n, err := d.Tenure(r).Acquire(t.Context(), backend.Try, callBound)
+	_, n, err := d.Tenure(r).Acquire(t.Context(), backend.Try, backend.CallBound)
 	assert.EqualError(t, err, "0 of the 2 replicas that WithReplicas wants acknowledged within 1ms")
 	assert.EqualValues(t, 1, n)
 	r.Token = "other"
-	a, _, err := d.Tenure(r).Acquire(t.Context(), backend.Try, callBound)
+	a, _, err := d.Tenure(r).Acquire(t.Context(), backend.Try, backend.CallBound)
 	require.NoError(t, err)
 	assert.Equal(t, backend.Held, a.State)
 }

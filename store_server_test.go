@@ -76,7 +76,7 @@ func TestFullServerRefusesNewLocksAndNothingElse(t *testing.T) {
 	next := backend.Request{Key: "k", Token: "AAAAAAAAAAAAAAAA.next", PX: 60_000}
 	other := backend.Request{Key: "k", Token: "AAAAAAAAAAAAAAAA.other", PX: 60_000}
 	for _, r := range []backend.Request{mine, next} {
-		_, _, err := d.Tenure(r).Acquire(ctx, backend.Join, callBound)
+		_, _, err := d.Tenure(r).Acquire(ctx, backend.Join, backend.CallBound)
 		require.NoError(t, err)
 	}
 	require.NoError(t, c.ConfigSet(ctx, "maxmemory", "1").Err())
@@ -84,41 +84,41 @@ func TestFullServerRefusesNewLocksAndNothingElse(t *testing.T) {
 
 	for _, mode := range []backend.Mode{backend.Try, backend.Join} {
 		free := backend.Request{Key: "free", Token: "AAAAAAAAAAAAAAAA.free", PX: 60_000}
-		_, _, err := d.Tenure(free).Acquire(ctx, mode, callBound)
+		_, _, err := d.Tenure(free).Acquire(ctx, mode, backend.CallBound)
 		refusedFor(t, err, "OOM")
 	}
-	_, _, err := d.Tenure(other).Acquire(ctx, backend.Join, callBound)
+	_, _, err := d.Tenure(other).Acquire(ctx, backend.Join, backend.CallBound)
 	refusedFor(t, err, "OOM")
-	ans, _, err := d.Tenure(other).Acquire(ctx, backend.Try, callBound)
+	ans, _, err := d.Tenure(other).Acquire(ctx, backend.Try, backend.CallBound)
 	require.NoError(t, err)
 	assert.Equal(t, backend.Held, ans.State)
 	assert.Equal(t, before, keysOf(t, c))
 
-	waiters, err := d.Tenure(mine).Renew(ctx, true, callBound)
+	waiters, err := d.Tenure(mine).Renew(ctx, true, backend.CallBound)
 	require.NoError(t, err)
 	assert.Equal(t, 1, waiters)
 	adopter := backend.Request{Key: "k", Token: "AAAAAAAAAAAAAAAA.adopter", Former: mine.Token, PX: 60_000}
-	_, _, err = d.Tenure(adopter).Acquire(ctx, backend.Adopt, callBound)
+	_, _, err = d.Tenure(adopter).Acquire(ctx, backend.Adopt, backend.CallBound)
 	refusedFor(t, err, "OOM")
 	assert.Equal(t, mine.Token, c.Get(ctx, "k").Val(), "the lease is as it was")
 	require.NoError(t, c.ConfigSet(ctx, "maxmemory", "0").Err())
-	_, _, err = d.Tenure(adopter).Acquire(ctx, backend.Adopt, callBound)
+	_, _, err = d.Tenure(adopter).Acquire(ctx, backend.Adopt, backend.CallBound)
 	require.NoError(t, err)
 	require.NoError(t, c.ConfigSet(ctx, "maxmemory", "1").Err())
-	_, _, err = d.Tenure(adopter).Release(ctx, backend.Return, callBound)
+	_, _, err = d.Tenure(adopter).Release(ctx, backend.Return, backend.CallBound)
 	require.NoError(t, err)
 	assert.Equal(t, mine.Token, c.Get(ctx, "k").Val(), "what was adopted in vain is given back")
-	what, _, err := d.Tenure(other).Release(ctx, backend.Cancel, callBound)
+	what, _, err := d.Tenure(other).Release(ctx, backend.Cancel, backend.CallBound)
 	require.NoError(t, err)
 	assert.Equal(t, backend.HeldByOther, what)
-	what, _, err = d.Tenure(mine).Release(ctx, backend.Plain, callBound)
+	what, _, err = d.Tenure(mine).Release(ctx, backend.Plain, backend.CallBound)
 	require.NoError(t, err)
 	assert.Equal(t, backend.ReleasedLock, what)
 	assert.Equal(t, next.Token, c.Get(ctx, "k").Val(), "not handed to the waiter")
-	what, _, err = d.Tenure(next).Release(ctx, backend.Cancel, callBound)
+	what, _, err = d.Tenure(next).Release(ctx, backend.Cancel, backend.CallBound)
 	require.NoError(t, err)
 	assert.Equal(t, backend.ReleasedLock, what)
-	ans, _, err = d.Tenure(next).Acquire(ctx, backend.Join, callBound)
+	ans, _, err = d.Tenure(next).Acquire(ctx, backend.Join, backend.CallBound)
 	require.NoError(t, err)
 	assert.Equal(t, backend.Gone, ans.State, "the tombstone is missing")
 	for key, ttl := range keysOf(t, c) {
@@ -267,15 +267,15 @@ func TestFencingTokensRiseWhateverHappensToTheServer(t *testing.T) {
 		d := storeOn(t, c)
 		for i := range 3 {
 			r := backend.Request{Key: "k", Token: fmt.Sprint(after, i), PX: 60_000}
-			ans, _, err := d.Tenure(r).Acquire(ctx, backend.Try, callBound)
+			ans, _, err := d.Tenure(r).Acquire(ctx, backend.Try, backend.CallBound)
 			require.NoError(t, err, after)
 			require.Equal(t, backend.Granted, ans.State, after)
 			require.Greater(t, ans.Fence, last, after)
-			again, _, err := d.Tenure(r).Acquire(ctx, backend.Try, callBound)
+			again, _, err := d.Tenure(r).Acquire(ctx, backend.Try, backend.CallBound)
 			require.NoError(t, err)
 			require.Equal(t, ans.Fence, again.Fence, after)
 			last = ans.Fence
-			_, _, err = d.Tenure(r).Release(ctx, backend.Plain, callBound)
+			_, _, err = d.Tenure(r).Release(ctx, backend.Plain, backend.CallBound)
 			require.NoError(t, err, after)
 		}
 		assert.Positive(t, c.PTTL(ctx, "leasehold:fence:{k}").Val(), after)

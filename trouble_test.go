@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/backend"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -83,7 +84,7 @@ func TestEveryCallHasABoundOfItsOwn(t *testing.T) {
 			require.Error(t, err, name)
 			assert.Contains(t, err.Error(), "no answer from redis within", name)
 			require.NotErrorIs(t, err, context.DeadlineExceeded, "%s: it is not the caller's deadline", name)
-			assert.LessOrEqual(t, time.Since(begun), callBound, name)
+			assert.LessOrEqual(t, time.Since(begun), backend.CallBound, name)
 		}
 	})
 }

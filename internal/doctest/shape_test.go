@@ -23,11 +23,7 @@ import (
 // now, and may only come nearer to the goal: a step that improves it lowers the number here, and the one that reaches the goal
 // takes the line out, which the test then asks for.
 var pending = map[string]int{
-	"entries of the root":              120,
-	"Go sources of the root":           16,
-	"lines of the root's Go sources":   2790,
-	"exported names of the root":       84,
-	"uses of Lease's fields elsewhere": 50,
+	"entries of the root": 120,
 }
 
 // short is how much is missing to the goals of pending.
@@ -163,6 +159,9 @@ func comments(t *testing.T, files []string) int {
 }
 
 // exportedNames are the constants, variables, functions, types and methods of the root that a user sees; fields do not count.
+// expected are the methods of interfaces of the standard library. Nobody has to learn them, or calls them by name.
+var expected = []string{"Error", "Unwrap", "Is", "String", "GoString", "Format", "LogValue"}
+
 func exportedNames(t *testing.T) (names []string) {
 	t.Helper()
 	fset := token.NewFileSet()
@@ -185,7 +184,9 @@ func exportedNames(t *testing.T) (names []string) {
 	}
 	funcs := func(receiver string, all []*doc.Func) {
 		for _, f := range all {
-			names = append(names, receiver+f.Name)
+			if receiver == "" || !slices.Contains(expected, f.Name) {
+				names = append(names, receiver+f.Name)
+			}
 		}
 	}
 	values(p.Consts)

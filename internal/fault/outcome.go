@@ -14,6 +14,7 @@ import (
 // meaning for users.
 var (
 	ErrHeld     = errors.New("held by another")
+	ErrLost     = errors.New("lease lost")
 	ErrClosed   = errors.New("locker closed")
 	ErrNoQuorum = errors.New("no quorum")
 	ErrInvalid  = errors.New("invalid argument")
@@ -142,7 +143,7 @@ func Unavailable(err error) bool {
 	nodes, isVerdict := errors.AsType[verdict](err)
 	read, isRead := errors.AsType[*Error](err)
 	switch {
-	case errors.Is(err, ErrHeld), errors.Is(err, ErrInvalid):
+	case errors.Is(err, ErrHeld), errors.Is(err, ErrLost), errors.Is(err, ErrInvalid):
 		return false
 	case isVerdict:
 		return nodes.Unavailable()

@@ -1,6 +1,8 @@
 package keep
 
-import "time"
+import (
+	"time"
+)
 
 const (
 	// underWay is for how long renewals may follow each other at their usual rate before the first
@@ -32,6 +34,15 @@ const (
 	Answered                // the server answers, be it with an error
 	Silent                  // it did not answer in time, or could not be reached
 )
+
+// OutcomeOf returns what the end of a renewal says about its server. An error that the server itself
+// has said is an answer too.
+func OutcomeOf(answered bool) Outcome {
+	if answered {
+		return Answered
+	}
+	return Silent
+}
 
 // Leave gives back the room of a renewal that has ended, and the credit of one that was not sent.
 func (k *Keeper) Leave(ln *Lane, o Outcome) {

@@ -71,5 +71,5 @@ func TestAStateWithPaddingIsRefused(t *testing.T) {
 		a uint8
 		b uint32
 	}
-	(&Model[padded, pour]{Start: padded{a: 1, b: 2}}).Run()
+	(&Model[padded, pour]{}).Run()
 }

@@ -198,30 +198,6 @@ func TestNoRuleOfTheLineCanBeLeftOut(t *testing.T) {
 	}
 }
 
-// No bound on waiting can be lower.
-func TestTheBoundsOfTheLineAreExact(t *testing.T) {
-	for name, violates := range map[string]string{
-		"timed: two messages lost":          notServed,
-		"timed: two of three crash":         notServed,
-		"timed: two die behind a foreigner": notServed,
-		"timed: a pause and a crash":        notServed,
-		"timed: the clock is set back":      notServed,
-		"timed: three take turns":           waitsLong,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			m := *whole[name]
-			if violates == notServed {
-				m.idle--
-			} else {
-				m.wait--
-			}
-			m.only = violates
-			explore.Breaks(t, m.explored(), violates)
-		})
-	}
-}
-
 // What the protocol does not promise, in so many words: the model sees it, too.
 func TestWhatTheLineDoesNotPromise(t *testing.T) {
 	for _, c := range []struct {

@@ -108,22 +108,6 @@ func TestNoRuleOfSeveralHoldersCanBeLeftOutInLargeRuns(t *testing.T) {
 	}
 }
 
-// No bound on an idle lock can be lower.
-func TestTheBoundsOfSeveralHoldersAreExact(t *testing.T) {
-	for _, name := range []string{
-		"timed: two messages lost", "timed: two of three crash", "timed: beside an old version", "timed: one grant by each script",
-		"timed: two are closed", "timed: the clock is set back", "timed: the clock is set forward",
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			m := *whole[name]
-			m.idle--
-			m.only = notServed
-			explore.Breaks(t, m.explored(), notServed)
-		})
-	}
-}
-
 // What the protocol does not promise: the model sees it, too.
 func TestWhatSeveralHoldersDoNotPromise(t *testing.T) {
 	for _, c := range []struct {

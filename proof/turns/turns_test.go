@@ -108,10 +108,3 @@ func TestNoRuleOfLocalTurnsCanBeLeftOut(t *testing.T) {
 		})
 	}
 }
-
-// The bound on the other process's wait cannot be lower.
-func TestTheBoundOfLocalTurnsIsExact(t *testing.T) {
-	m := timed
-	m.wait--
-	explore.Breaks(t, m.explored(), waitsLong)
-}
