@@ -13,6 +13,8 @@
 //
 // A model that misses a broken rule proves nothing. So each rule is left out once, and the run must see the property fail.
 //
+// go test -v prints the bounds of each run and, for each rule that is left out, the way to the violation.
+//
 // go test ./... takes some seconds. Runs with larger bounds are skipped unless LEASEHOLD_PROOF=all is set; they take
 // minutes and some GB of memory, and are meant for each night:
 //

@@ -3,6 +3,7 @@ package explore
 import (
 	"fmt"
 	"os"
+	"reflect"
 	"strings"
 	"testing"
 )
@@ -25,7 +26,7 @@ func Holds[S comparable, L fmt.Stringer](t testing.TB, m Model[S, L]) {
 	if m.Eventful != nil && r.Eventful == 0 {
 		t.Error("nothing ever happened")
 	}
-	t.Logf("%d states, depth %d", r.States, r.Depth)
+	t.Logf("%d states, depth %d; %s", r.States, r.Depth, bounds(m.Bounds))
 }
 
 // Breaks requires that a step of the model violates the property.
@@ -35,5 +36,20 @@ func Breaks[S comparable, L fmt.Stringer](t testing.TB, m Model[S, L], property 
 	if r.Violated != property {
 		t.Errorf("saw %q fail, want %q", r.Violated, property)
 	}
-	t.Logf("%d states, %d steps\n%s", r.States, len(r.Trace), strings.Join(r.Trace, "\n"))
+	t.Logf("%d states, %d steps; %s\n%s", r.States, len(r.Trace), bounds(m.Bounds), strings.Join(r.Trace, "\n"))
+}
+
+// bounds prints the fields of a struct that are not zero.
+func bounds(of any) string {
+	if of == nil {
+		return ""
+	}
+	v := reflect.Indirect(reflect.ValueOf(of))
+	var b []string
+	for i := range v.NumField() {
+		if f := v.Field(i); !f.IsZero() {
+			b = append(b, fmt.Sprintf("%s %v", v.Type().Field(i).Name, f))
+		}
+	}
+	return strings.Join(b, ", ")
 }

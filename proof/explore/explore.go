@@ -28,6 +28,9 @@ type Model[S comparable, L fmt.Stringer] struct {
 	// Eventful reports whether something has happened that the run is about, such as a lease that began. May be nil.
 	Eventful func(*S) bool
 
+	// Bounds is a struct of what the run is about: its fields that are not zero are logged.
+	Bounds any
+
 	// Show prints a state, for a trace. May be nil.
 	Show func(*S) string
 }

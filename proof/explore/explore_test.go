@@ -73,3 +73,9 @@ func TestAStateWithPaddingIsRefused(t *testing.T) {
 	}
 	(&Model[padded, pour]{}).Run()
 }
+
+func TestBoundsAreTheFieldsThatAreNotZero(t *testing.T) {
+	if got := bounds(&jugs{five: 4}); got != "five 4" {
+		t.Error(got)
+	}
+}

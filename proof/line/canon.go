@@ -13,6 +13,7 @@ func (m *model) explored() explore.Model[state, step] {
 	return explore.Model[state, step]{
 		Start:     m.start(),
 		Steps:     m.steps,
+		Bounds:    m,
 		Canonical: canonical,
 		Eventful:  func(s *state) bool { return s.highest > 0 },
 		Show:      show,

@@ -283,6 +283,7 @@ func (m *model) explored() explore.Model[state, step] {
 			})
 		},
 		Canonical: sortNodes,
+		Bounds:    m,
 		Eventful:  func(s *state) bool { return m.trusted(s) > 0 },
 	}
 }

@@ -13,6 +13,7 @@ func (m *model) explored() explore.Model[state, step] {
 	return explore.Model[state, step]{
 		Start:     m.start(),
 		Steps:     m.steps,
+		Bounds:    m,
 		Canonical: m.canonical,
 		Eventful:  func(s *state) bool { return s.highest != [5]uint8{} },
 		Show:      show,

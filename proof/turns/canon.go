@@ -14,6 +14,7 @@ func (m *model) explored() explore.Model[state, step] {
 	return explore.Model[state, step]{
 		Start:     m.start(),
 		Steps:     m.steps,
+		Bounds:    m,
 		Canonical: m.canonical,
 		Eventful: func(s *state) bool {
 			return slices.ContainsFunc(s.of[:], func(x process) bool { return x.passes > 0 })
