@@ -35,19 +35,21 @@ type process struct {
 func bubble(t *testing.T, nodes int, fn func(t *testing.T, nodes []*quorumtest.Node, join func() *process)) {
 	t.Helper()
 	quorumtest.Bubble(t, nodes, func(t *testing.T, nodes []*quorumtest.Node) {
-		fn(t, nodes, func() *process {
-			p := &process{Reach: quorumtest.NewReach(t, nodes)}
-			var err error
-			p.Quorum, err = New(p.Clients, Config{})
-			require.NoError(t, err)
-			t.Cleanup(func() {
-				ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-				defer cancel()
-				p.Close(ctx)
-			})
-			return p
-		})
+		fn(t, nodes, func() *process { return newProcess(t, nodes, Config{}) })
 	})
+}
+
+func newProcess(t *testing.T, nodes []*quorumtest.Node, config Config) *process {
+	p := &process{Reach: quorumtest.NewReach(t, nodes)}
+	var err error
+	p.Quorum, err = New(p.Clients, config)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		p.Close(ctx)
+	})
+	return p
 }
 
 // lease is what the root makes of a tenure that has won.

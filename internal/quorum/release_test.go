@@ -99,3 +99,28 @@ func TestPendingReleasesAreDroppedWhenTheTTLHasDoneTheirWork(t *testing.T) {
 		require.Empty(t, n.queues)
 	})
 }
+
+// The release of a grant in quarantine says nothing of the release of the lease, which has got that node by a refill since.
+func TestReleaseOfANodeThatWasRefilledTellsALoss(t *testing.T) {
+	bubble(t, 3, func(t *testing.T, nodes []*quorumtest.Node, _ func() *process) {
+		q := newProcess(t, nodes, Config{Quarantine: 10 * time.Second})
+		x, err := q.TryAcquire(t.Context(), "k", time.Minute)
+		require.NoError(t, err)
+		synctest.Wait()
+		require.NoError(t, x.Release(t.Context()))
+		synctest.Wait()
+		nodes[2].Rerun()
+		x, err = q.TryAcquire(t.Context(), "k", time.Minute)
+		require.NoError(t, err)
+		synctest.Wait()
+		require.Equal(t, []string{x.Token(), x.Token(), ""}, q.Holders("k"), "what the third node granted is given back")
+		time.Sleep(11 * time.Second)
+		require.NoError(t, x.Renew(t.Context()))
+		synctest.Wait()
+		require.Equal(t, x.Token(), q.Holders("k")[2])
+
+		nodes[1].Del("k")
+		nodes[2].Del("k")
+		require.ErrorIs(t, x.Release(t.Context()), errLost)
+	})
+}

@@ -206,14 +206,15 @@ func (r *round) reason(silence error) error {
 
 // refill gives the lease, which a majority has just confirmed, a node on which nobody has the key: one that was slow when the
 // lease was acquired, or that has lost its data. So the lease outlasts the loss of another node later. A node on which a release
-// is under way is left alone, since the release would take the key behind the refill. t.mu is held.
+// is under way is left alone, since the release would take the key behind the refill. What was released is taken again, so its
+// release is history: the writes of that one say nothing of the next. t.mu is held.
 func (t *tenure) refill(i int) {
 	v := &t.votes[i]
 	if t.phase == over || t.detached || v.creating != nil || v.release.isOpen() || !t.isValid() {
 		return
 	}
 	n := t.q.nodes[i]
-	v.release.stage = unreleased // what was released is taken again
+	v.release = nodeRelease{}
 	v.creating, v.unsure = t.command(context.Background(), nodescript.Refill, t.fence, t.q.quarantineMillis()), true
 	n.send(v.creating, func(_ int, sentAt time.Time, raw any, err error) {
 		r, quarantine, err := n.read(t.r.Key, sentAt, raw, err)
