@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-leasehold/leasehold/internal/backend"
+	"github.com/go-leasehold/leasehold/internal/redistest"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -250,4 +251,49 @@ func TestManyCallsToAServerThatDoesNotAnswerReturnOnTime(t *testing.T) {
 		time.Sleep(time.Minute)
 		assert.Empty(t, goroutines())
 	})
+}
+
+// go-redis sends a command again when the first copy has no answer. The copy may be on its way for longer than the answer to the
+// second: it must not take, for nobody, what that answer refused.
+func TestACopyThatComesAfterTheRefusalTakesNothing(t *testing.T) {
+	for name, tt := range map[string]struct {
+		holder, after string // of the key, at the refusal and after it
+		call          func(l *Locker) (*Lease, error)
+		want          error
+	}{
+		"of a try": {"other", "", func(l *Locker) (*Lease, error) {
+			return l.TryAcquire(context.Background(), "k", time.Minute)
+		}, ErrHeld},
+		"of an adoption, whose lease another adopter gives back": {"other", "former", func(l *Locker) (*Lease, error) {
+			return l.Adopt(context.Background(), "k", "former", time.Minute)
+		}, ErrLost},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, w *world) {
+				var wire *redistest.DialFault
+				l := New(w.dial(func(o *redis.Options) {
+					wire = redistest.FaultyDialer(o.Dialer)
+					o.Dialer, o.ReadTimeout = wire.Dial, 50*time.Millisecond
+				}))
+				t.Cleanup(func() { assert.NoError(t, l.Close()) })
+				_, err := l.Inspect(t.Context(), "k") // there is a connection
+				require.NoError(t, err)
+
+				w.put("k", tt.holder, time.Hour)
+				wire.Delay(time.Second)
+				time.AfterFunc(10*time.Millisecond, func() { wire.Delay(0) })
+				begun := time.Now()
+				_, err = tt.call(l)
+				require.ErrorIs(t, err, tt.want)
+				require.Less(t, time.Since(begun), time.Second, "the second copy's answer")
+				synctest.Wait()
+				w.m.Del("k")
+				if tt.after != "" {
+					w.put("k", tt.after, time.Hour)
+				}
+				time.Sleep(2 * time.Second)
+				require.Equal(t, tt.after, w.owner("k"))
+			})
+		})
+	}
 }

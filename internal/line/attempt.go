@@ -51,6 +51,9 @@ func (l *Line) Adopt(ctx context.Context, w *Waiter) (Grant, error) {
 // The lease counts from before the attempt was sent, so a slow answer shortens it for its holder
 // and never lengthens it. An answer that comes after the lease could be trusted is no grant, and
 // the bound gives up where every answer would be one.
+//
+// A refusal is about one moment. Where the attempt was resent, another copy of it may still be on its
+// way, and would take what is free by then, for nobody.
 func (l *Line) ask(ctx context.Context, w *Waiter, how backend.Mode) (_ Grant, unsure bool, _ error) {
 	resent := false
 	bound := min(w.TTL-clock.Margin(w.TTL), backend.CallBound)
@@ -66,9 +69,9 @@ func (l *Line) ask(ctx context.Context, w *Waiter, how backend.Mode) (_ Grant, u
 		case ans.Uncleared:
 			continue
 		case ans.State == backend.Held:
-			return Grant{}, false, heldBy(ans)
+			return Grant{}, resent, heldBy(ans)
 		case ans.State == backend.Gone && how == backend.Adopt:
-			return Grant{}, false, &GoneError{ans.Why}
+			return Grant{}, resent, &GoneError{ans.Why}
 		case ans.State != backend.Granted:
 			return Grant{}, true, fault.ErrReply
 		case l.isLate(w, begun):
