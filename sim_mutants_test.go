@@ -178,7 +178,7 @@ var clientMutants = []struct {
 	{"a lease won by message is not confirmed", "lease.go", "		x.schedule.Hasten(x.deadline.Add(-g.Life / 3))\n", ""},
 	{"the gate lets the last one in first", gateFile, "at.queue.Remove(at.queue.Front())", "at.queue.Remove(at.queue.Back())"},
 	{"the gate does not open after a wait that ended badly", waitFile, "l.cancel(w, err, leave)", "l.cancel(w, err, nil)"},
-	{"a place that was given up is taken up again", waitFile, "		l.renew(w)\n		p := newPlace", "		if w.tenure == nil {\n			l.renew(w)\n		}\n		p := newPlace"},
+	{"a place that was given up is taken up again", waitFile, "		l.newTenure(w)\n		p := newPlace", "		if w.tenure == nil {\n			l.newTenure(w)\n		}\n		p := newPlace"},
 	{"a copy of an acquire that was sent again is forgotten", placeFile, "Resent: p.resent, ", ""},
 }
 

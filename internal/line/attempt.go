@@ -16,7 +16,7 @@ const cancelBound = 10 * time.Second
 // is cancelled in the background. Try has no gate. It does not wait, so it need not queue, and a
 // backend with a line refuses it the lock while somebody waits.
 func (l *Line) Try(ctx context.Context, w *Waiter) (Grant, error) {
-	l.renew(w)
+	l.newTenure(w)
 	g, unsure, err := l.ask(ctx, w, backend.Try)
 	if unsure {
 		l.cancel(w, err, nil)
@@ -34,7 +34,7 @@ func (l *Line) Adopt(ctx context.Context, w *Waiter) (Grant, error) {
 		return Grant{}, err
 	}
 	leave := func() { l.gates.leave(w.Former) }
-	l.renew(w)
+	l.newTenure(w)
 	g, unsure, err := l.ask(ctx, w, backend.Adopt)
 	if unsure {
 		l.cancel(w, err, leave)

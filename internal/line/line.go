@@ -127,8 +127,8 @@ type Caller interface {
 	Retrying(reason error)
 }
 
-// renew gives the waiter a token and a tenure that were never used.
-func (l *Line) renew(w *Waiter) {
+// newTenure gives the waiter a token that was never used, and with it a tenure.
+func (l *Line) newTenure(w *Waiter) {
 	w.Token = token.New(l.id, w.Owner)
 	w.tenure = l.backend.Tenure(w.Request)
 }

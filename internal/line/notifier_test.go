@@ -75,7 +75,7 @@ func TestWhichGrantsAreAMessageMissed(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			l := lineOn(&stage{}, mute)
 			w, _ := newWaiter()
-			l.renew(w)
+			l.newTenure(w)
 			p := newPlace(l, w)
 			p.mode = backend.Poll
 			of := &topic{places: map[string]*place{p.id: p}, confirmed: time.Now(), sub: &subscription{n: l.notifier}}

@@ -37,7 +37,7 @@ func (l *Line) Wait(ctx context.Context, w *Waiter) (Grant, error) {
 		return l.poll(ctx, w)
 	}
 	for {
-		l.renew(w)
+		l.newTenure(w)
 		p := newPlace(l, w)
 		g, err := p.wait(ctx)
 		switch {
