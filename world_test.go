@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"reflect"
 	"regexp"
 	"runtime"
 	"slices"
@@ -294,9 +293,6 @@ const (
 
 // The places in a token: as package token has them.
 const idLength, wakeIDAt, secretAt, secretLength = 16, 17, 31, 26
-
-// tokenIn is the token that is an argument of a command. It is not marshalled, since that is counted.
-func tokenIn(arg any) string { return string(reflect.ValueOf(arg).Elem().FieldByName("bytes").Bytes()) }
 
 // channel is the channel of the messages to the Locker's waiters.
 func (p *party) channel() string { return rediskey.WakeChannel + p.id }
