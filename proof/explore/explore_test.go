@@ -71,6 +71,7 @@ func TestAStateWithPaddingIsRefused(t *testing.T) {
 		a uint8
 		b uint32
 	}
+	_ = padded{a: 1, b: 1}
 	(&Model[padded, pour]{}).Run()
 }
 
