@@ -74,11 +74,13 @@ nightly: ## many histories, all mutants, servers that are killed, fuzzing: withi
 proofs: ## the models with large bounds, which takes some GB of memory
 	cd proof && GOWORK=off LEASEHOLD_PROOF=all $(GO) test -count=1 -v -timeout 2h ./...
 
-# What a user gets who takes the newest of everything. Nothing of the checkout changes.
+# What a user gets who takes the newest of everything. Nothing of the checkout changes. With -u, Go asks the proxy for each package of
+# the core in a nested module, though it is replaced; there the direct dependencies bring the newer indirect ones.
 latest: ## the tests with the latest dependencies
 	@set -e; export GOWORK=off; tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; for dir in . $(MODULES); do \
 		echo "== $$dir"; cd $(CURDIR)/$$dir; cp go.mod $$tmp/go.mod; cp go.sum $$tmp/go.sum 2>/dev/null || true; \
-		$(GO) get -modfile=$$tmp/go.mod -u -t ./...; \
+		$(GO) get -modfile=$$tmp/go.mod $$($(GO) list -m -f '{{if not (or .Main .Replace .Indirect)}}{{.Path}}@upgrade{{end}}' all); \
+		if test $$dir = .; then $(GO) get -modfile=$$tmp/go.mod -u -t ./...; fi; \
 		$(GO) test -modfile=$$tmp/go.mod -shuffle=on ./...; \
 		rm -f $$tmp/go.mod $$tmp/go.sum; \
 	done
