@@ -57,6 +57,25 @@ func TestDoesNotCountANodeThatIsAheadOfTheFencingToken(t *testing.T) {
 	})
 }
 
+// The counter of a node can rise between its grant and the raise: the key was lost, another token came and went, and a copy of the
+// acquire came behind that.
+func TestDoesNotCountANodeWhoseCounterHasPassedTheFencingToken(t *testing.T) {
+	bubble(t, 3, func(t *testing.T, nodes []*quorumtest.Node, join func() *process) {
+		q := join()
+		nodes[1].SetCounter("k", 500*time.Millisecond)
+		q.Hooks[2].Every(nil).Fail(errBroken)
+		raise := q.Hooks[0].Next(1, runs("renew")).Hold()
+		go func() {
+			<-raise.Arrived()
+			nodes[0].SetCounter("k", time.Second)
+			raise.Release()
+		}()
+		_, err := q.TryAcquire(t.Context(), "k", time.Second)
+		require.ErrorIs(t, err, fault.ErrNoQuorum)
+		require.ErrorIs(t, err, errOvertaken)
+	})
+}
+
 func TestTakesOneRoundTripWhenItKnowsTheClocks(t *testing.T) {
 	bubble(t, 3, func(t *testing.T, nodes []*quorumtest.Node, join func() *process) {
 		nodes[0].SetOffset(300 * time.Millisecond)
