@@ -1,6 +1,6 @@
 package line
 
-// The rules of the client: internal/line, lock.go, release.go and adopt.go.
+// The rules of the client: internal/line, and what a lease does about its release and its renewals.
 
 // send puts a command on its way.
 func (w *walk) send(s *state, c command) {
@@ -99,6 +99,17 @@ func (w *walk) giveUp(s *state, c int) {
 	s.finish(c)
 }
 
+// refused ends an attempt that was refused. That is about one moment: another copy of the command may come later, so the attempt
+// is cancelled if there is one.
+func (w *walk) refused(s *state, c int) {
+	if s.clients[c].stray != 0 && w.broken != refusedIsCancelled {
+		w.giveUp(s, c)
+		return
+	}
+	s.ended |= bit(s.tokenOf(c))
+	s.finish(c)
+}
+
 // readReply is what a client does with an answer.
 func (w *walk) readReply(s *state, c int) {
 	cl := &s.clients[c]
@@ -119,10 +130,7 @@ func (w *walk) readReply(s *state, c int) {
 			w.giveUp(s, c)
 		}
 	case held:
-		if cl.stray != 0 && w.refused {
-			s.ended |= bit(s.tokenOf(c))
-		}
-		s.finish(c)
+		w.refused(s, c)
 	case uncleared:
 		if w.broken == unclearedAsksAgain {
 			if !w.anybodyLives(s) {
@@ -142,7 +150,7 @@ func (w *walk) readReply(s *state, c int) {
 		}
 	case gone:
 		if cl.phase != waiting {
-			s.finish(c)
+			w.refused(s, c)
 			return
 		}
 		// Skipped, or deleted by hand: a new stay, with a new token.

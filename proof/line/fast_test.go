@@ -55,7 +55,7 @@ var flaggedWide = map[string]*model{
 	"two acquisitions each, renewals": two.with(func(m *model) { m.flag, m.renews = true, true }),
 	"a deletion, two acquisitions":    two.with(func(m *model) { m.flag, m.waiterTTL, m.ttl, m.deletions = true, 1, 2, 1 }),
 	"a lease passed on in a line": pass.with(func(m *model) {
-		m.flag, m.acquisitions, m.waits, m.quits, m.repeats = true, 2, true, true, 1
+		m.flag, m.waits, m.quits, m.repeats = true, true, true, 1
 	}),
 	"timed: two acquisitions each": timed.with(func(m *model) { m.flag, m.clients, m.acquisitions, m.wait = true, 2, 2, 0 }),
 	"timed: two of three crash":    timed.with(func(m *model) { m.flag, m.crashes, m.idle = true, 2, 3 }),

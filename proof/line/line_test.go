@@ -171,6 +171,10 @@ func TestNoRuleOfTheLineCanBeLeftOut(t *testing.T) {
 		{"a line without a TTL", lineHasTTL, &free, noTTL},
 		{"a cancellation without a tombstone", cancelBuries, &left, leftBehind},
 		{"a release without one, of an acquire sent twice", strayBuries, &left, leftBehind},
+		{"a refused try whose other copy comes late", refusedIsCancelled, &left, leftBehind},
+		{"a refused adoption whose other copy comes late", refusedIsCancelled, pass.with(func(m *model) {
+			m.acquisitions, m.repeats, m.quits = 2, 1, true
+		}), leftBehind},
 		{"a cancellation without a tombstone, timed", cancelBuries, timed.with(func(m *model) { m.acquisitions = 2 }), notServed},
 		{"who gives up stays in the line", leaveLine, &timed, notServed},
 		{"a grant lasts for the waiter's whole TTL", grantEndsWithHeartbeat, dead.with(func(m *model) { m.idle = 2 }), notServed},
@@ -206,8 +210,6 @@ func TestWhatTheLineDoesNotPromise(t *testing.T) {
 		violates string
 	}{
 		{"the server's clock is set forward", two.with(func(m *model) { m.forward = 1 }), twoTrust},
-		// It is not cancelled: the other copy may come late, and take a lock that is free by then for nobody, until its TTL ends.
-		{"a try that was sent twice is refused by its second copy", left.with(func(m *model) { m.refused = true }), leftBehind},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -75,6 +75,7 @@ const (
 	lineHasTTL                  // the line expires
 	cancelBuries                // a cancellation leaves a tombstone
 	strayBuries                 // so does a release whose acquire may have been sent twice
+	refusedIsCancelled          // who is refused cancels a command that was sent twice
 	leaveLine                   // who gives up leaves the line
 	grantEndsWithHeartbeat      // a grant lasts for as long as the heartbeat
 	heartbeatsCount             // whose heartbeat is over is dead
@@ -122,7 +123,6 @@ type model struct {
 	tells           uint8 // a holder gives its token to whoever adopts the lease
 
 	givenUp bool   // S4 is checked
-	refused bool   // and for a try that was refused
 	idle    uint8  // L1's bound
 	wait    uint8  // L2's bound; 0: not counted
 	watch   string // names of the properties that are checked; "": all

@@ -106,6 +106,16 @@ func (w *walk) giveUp(s *state, c int) {
 	s.finish(c)
 }
 
+// refused ends an attempt that was refused; it is cancelled if another copy of its command may come later.
+func (w *walk) refused(s *state, c int) {
+	if s.clients[c].stray != 0 {
+		w.giveUp(s, c)
+		return
+	}
+	s.ended |= bit(s.tokenOf(c))
+	s.finish(c)
+}
+
 // readReply is what a client does with an answer.
 func (w *walk) readReply(s *state, c int) {
 	cl := &s.clients[c]
@@ -126,12 +136,12 @@ func (w *walk) readReply(s *state, c int) {
 			w.giveUp(s, c)
 		}
 	case held:
-		s.finish(c)
+		w.refused(s, c)
 	case waits:
 		cl.trust, cl.high, cl.joined = minus(w.longestTrust(s, c), age), f, 1
 	case gone:
 		if cl.phase != waiting {
-			s.finish(c)
+			w.refused(s, c)
 			return
 		}
 		// Skipped, or deleted by hand: a new stay, with a new token.

@@ -183,7 +183,7 @@ var wide = map[string]*model{
 		m.waits, m.quits, m.renews = true, true, true
 	}),
 	"a slot passed on in a line, sent again": pass.of(n2, n2).with(func(m *model) {
-		m.waits, m.quits, m.repeats, m.acquisitions = true, true, 1, 2
+		m.waits, m.quits, m.repeats = true, true, 1
 	}),
 	"entries lost while a slot is passed on": pass.of(n2, n2, n2).with(func(m *model) {
 		m.quits, m.renews, m.deletions, m.holdersOnly, m.givenUp = true, true, 1, true, false
