@@ -94,7 +94,7 @@ var wide = map[string]*model{
 	"the clock is set back twice":        brief.with(func(m *model) { m.back = 2 }),
 	"nothing is left, longer":            &left,
 	"a lease passed on in a line": pass.with(func(m *model) {
-		m.acquisitions, m.waits, m.renews, m.quits, m.repeats = 2, true, true, true, 1
+		m.waits, m.renews, m.quits, m.repeats = true, true, true, 1
 	}),
 	"a deletion, two acquisitions":            two.with(func(m *model) { m.waiterTTL, m.ttl, m.deletions = 1, 2, 1 }),
 	"two each, a command sent again, shorter": two.with(func(m *model) { m.waiterTTL, m.ttl, m.repeats = 1, 2, 1 }),
