@@ -43,19 +43,25 @@ plain: ## the tests without the race detector, and on one thread
 	$(GO) test -shuffle=on ./...
 	GOMAXPROCS=1 $(GO) test -shuffle=on ./...
 
+# What runs in a program.
+empty :=
+comma := ,
+CORE := $(subst $(empty) $(empty),$(comma),. $(addprefix ./internal/,backend clock fault fenced inflight keep line quorum rediskey roundtrip script token))
+
 # With miniredis alone: nothing but Go is found on this PATH, so the tests that want a redis-server are skipped.
 cover: ## how much the tests cover without a server
-	PATH=$$($(GO) env GOROOT)/bin CGO_ENABLED=0 LEASEHOLD_REQUIRE_REDIS= go test -cover .
+	@tmp=$$(mktemp); trap 'rm -f "$$tmp"' EXIT; PATH=$$($(GO) env GOROOT)/bin CGO_ENABLED=0 LEASEHOLD_REQUIRE_REDIS= \
+		go test -coverprofile="$$tmp" -coverpkg=$(CORE) . ./internal/... && $(GO) tool cover -func="$$tmp" | tail -n 1
 
 # Every run draws new histories and prints the seed of the first: LEASEHOLD_SIM_SEED plays one again. The mutants of the scripts
 # show that the referee still sees what it must.
 sim: ## new histories of the simulations, and the mutants of the scripts
-	LEASEHOLD_SIM_RUNS=$(SIM_RUNS) $(GO) test -count=1 -v -run '^TestTheSimulation$$' .
-	LEASEHOLD_SIM_TIME=$(SIM_TIME) $(GO) test -count=1 -v -run '^TestQuorumSimulation$$' .
-	LEASEHOLD_SIM_MUTANTS=1 $(GO) test -count=1 -timeout 10m -run '^TestTheSimulationCatchesABrokenScript$$' .
+	LEASEHOLD_SIM_RUNS=$(SIM_RUNS) $(GO) test -count=1 -v -run '^TestTheSimulation$$' ./internal/sim
+	LEASEHOLD_SIM_TIME=$(SIM_TIME) $(GO) test -count=1 -v -run '^TestQuorumSimulation$$' ./internal/sim
+	LEASEHOLD_SIM_MUTANTS=1 $(GO) test -count=1 -timeout 10m -run '^TestTheSimulationCatchesABrokenScript$$' ./internal/sim
 
 mutants: ## every mutant of the scripts and of the clients, half an hour
-	LEASEHOLD_SIM_MUTANTS=1 $(GO) test -count=1 -v -timeout 40m -run '^TestTheSimulationCatches' .
+	LEASEHOLD_SIM_MUTANTS=1 $(GO) test -count=1 -v -timeout 40m -run '^TestTheSimulationCatches' ./internal/sim
 
 fuzz: ## every fuzz target for a while
 	@set -e; grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z]*' . | while IFS=: read -r file func; do \
@@ -65,9 +71,9 @@ fuzz: ## every fuzz target for a while
 
 # In an hour on two cores.
 nightly: ## many histories, all mutants, servers that are killed, fuzzing: within an hour
-	LEASEHOLD_SIM_RUNS=2500 $(GO) test -count=1 -v -timeout 20m -run '^TestTheSimulation$$' .
+	LEASEHOLD_SIM_RUNS=2500 $(GO) test -count=1 -v -timeout 20m -run '^TestTheSimulation$$' ./internal/sim
 	LEASEHOLD_SIM_RUNS=150 LEASEHOLD_SIM_TIME=4m LEASEHOLD_KILL_TIME=1m $(GO) test -race -count=1 -v -timeout 20m \
-		-run '^(TestTheSimulation|TestQuorumSimulation|TestQuorumSurvivesKilledServers)$$' .
+		-run '^(TestTheSimulation|TestQuorumSimulation|TestQuorumSurvivesKilledServers)$$' ./internal/sim
 	$(MAKE) mutants
 	$(MAKE) fuzz FUZZ_TIME=2m
 

@@ -36,7 +36,7 @@ func (l *Locker) shutDown() error {
 		case <-x.Done():
 		case <-late.C:
 			late.Reset(0) // for the next one
-			errs = append(errs, x.fail("close", errRunning))
+			errs = append(errs, x.fail("close", errors.New("WithLock's function has not returned; its lease goes with its ttl")))
 		}
 		return true
 	})
@@ -54,15 +54,10 @@ func (l *Locker) shutDown() error {
 	}
 	l.line.Close(last)
 	if !l.backend.Close(ctx) {
-		errs = append(errs, &Error{Op: "close", Err: errStuck})
+		errs = append(errs, &Error{Op: "close", Err: errors.New("the redis client has not returned from a call; it will, with its own timeouts")})
 	}
 	return errors.Join(errs...)
 }
-
-var (
-	errRunning = errors.New("WithLock's function has not returned; its lease goes with its ttl")
-	errStuck   = errors.New("the redis client has not returned from a call; it will, with its own timeouts")
-)
 
 // releaseAll releases the leases, so many at a time as a few round trips take.
 func releaseAll(ctx context.Context, leases []*Lease) (errs []error) {

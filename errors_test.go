@@ -1,4 +1,4 @@
-package leasehold
+package leasehold_test
 
 import (
 	"context"
@@ -15,32 +15,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/go-leasehold/leasehold"
 	"github.com/go-leasehold/leasehold/internal/backend"
 	"github.com/go-leasehold/leasehold/internal/fault"
+	"github.com/go-leasehold/leasehold/internal/locktest"
 	"github.com/go-leasehold/leasehold/internal/redistest"
 )
-
-// sentinels are all reasons that a caller may tell apart, by name.
-var sentinels = map[string]error{
-	"held": ErrHeld, "lost": ErrLost, "released": ErrReleased, "stale": ErrStale, "closed": ErrClosed, "no quorum": ErrNoQuorum,
-	"invalid": ErrInvalid, "unavailable": ErrUnavailable, "canceled": context.Canceled, "deadline": context.DeadlineExceeded,
-}
-
-// kindsOf names the sentinels that an error matches, in a fixed order.
-func kindsOf(err error) (kinds []string) {
-	for _, name := range []string{"held", "lost", "released", "stale", "closed", "no quorum", "invalid", "unavailable", "canceled", "deadline"} {
-		if errors.Is(err, sentinels[name]) {
-			kinds = append(kinds, name)
-		}
-	}
-	return kinds
-}
-
-// serverSays is an error of the server's.
-type serverSays string
-
-func (e serverSays) Error() string { return string(e) }
-func (serverSays) RedisError()     {}
 
 // The golden test of what callers match: each path's error, exactly the sentinels that it is, and how it prints.
 func TestEveryErrorIsWhatItSaysAndNothingElse(t *testing.T) {
@@ -48,19 +28,19 @@ func TestEveryErrorIsWhatItSaysAndNothingElse(t *testing.T) {
 	redistest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, dial func(...func(*redis.Options)) *redis.Client) {
 		ctx, c := t.Context(), dial()
 		fault := redistest.Faulty(c)
-		l := New(c)
+		l := leasehold.New(c)
 		defer l.Close()
 		check := func(err error, prints string, kinds ...string) {
 			t.Helper()
 			require.Error(t, err)
-			assert.Equal(t, kinds, kindsOf(err), "%v", err)
+			assert.Equal(t, kinds, locktest.KindsOf(err), "%v", err)
 			assert.Equal(t, "leasehold: "+prints, err.Error())
-			var whole *Error
+			var whole *leasehold.Error
 			require.ErrorAs(t, err, &whole)
-			assert.NotErrorAs(t, whole.Err, new(*Error), "an Error in an Error")
+			assert.NotErrorAs(t, whole.Err, new(*leasehold.Error), "an Error in an Error")
 			assert.NotErrorIs(t, err, redis.Nil)
 		}
-		lease := func(key string) *Lease {
+		lease := func(key string) *leasehold.Lease {
 			t.Helper()
 			lease, err := l.TryAcquire(ctx, key, ttl)
 			require.NoError(t, err)
@@ -73,7 +53,7 @@ func TestEveryErrorIsWhatItSaysAndNothingElse(t *testing.T) {
 		stop(mine)
 		gone, cancel := context.WithCancel(ctx)
 		cancel()
-		nothing := func(context.Context, *Lease) error { t.Error("fn was run"); return nil }
+		nothing := func(context.Context, *leasehold.Lease) error { t.Error("fn was run"); return nil }
 
 		// Held.
 		x := lease("k")
@@ -111,10 +91,10 @@ func TestEveryErrorIsWhatItSaysAndNothingElse(t *testing.T) {
 		check(err, `adopt "k": lease lost: the key is gone`, "lost")
 		_, err = l.Adopt(ctx, "stolen", "unknown", ttl)
 		check(err, `adopt "stolen": lease lost: the key is now held by another`, "lost")
-		err = l.WithLock(ctx, "k", ttl, func(context.Context, *Lease) error { m.Del("k"); return nil })
+		err = l.WithLock(ctx, "k", ttl, func(context.Context, *leasehold.Lease) error { m.Del("k"); return nil })
 		check(err, `hold "k": lease lost: its release found that the key is gone`, "lost")
-		err = l.WithLock(ctx, "k", ttl, func(context.Context, *Lease) error { m.Del("k"); return mine })
-		assert.Equal(t, []string{"lost"}, kindsOf(err))
+		err = l.WithLock(ctx, "k", ttl, func(context.Context, *leasehold.Lease) error { m.Del("k"); return mine })
+		assert.Equal(t, []string{"lost"}, locktest.KindsOf(err))
 		assert.ErrorIs(t, err, mine)
 
 		// Released.
@@ -128,7 +108,7 @@ func TestEveryErrorIsWhatItSaysAndNothingElse(t *testing.T) {
 		cancel()
 
 		// Trouble with the server.
-		trouble := serverSays("WRONGTYPE Operation against a key holding the wrong kind of value")
+		trouble := locktest.ServerSays("WRONGTYPE Operation against a key holding the wrong kind of value")
 		for _, call := range []struct {
 			op string
 			do func() error
@@ -145,12 +125,12 @@ func TestEveryErrorIsWhatItSaysAndNothingElse(t *testing.T) {
 			check(err, fmt.Sprintf("%s %q: %v", call.op, "k", trouble))
 			var server redis.Error
 			require.ErrorAs(t, err, &server)
-			time.Sleep(cancelBound)
+			time.Sleep(locktest.CancelBound)
 
 			// A nil is no answer of ours.
 			fault.Next(1, redistest.Cmd("evalsha")).Fail(redis.Nil)
 			check(call.do(), fmt.Sprintf("%s %q: unexpected reply: nil", call.op, "k"))
-			time.Sleep(cancelBound)
+			time.Sleep(locktest.CancelBound)
 		}
 		x = lease("k")
 		fault.Next(1, redistest.Cmd("evalsha")).Fail(trouble)
@@ -173,32 +153,32 @@ func TestEveryErrorIsWhatItSaysAndNothingElse(t *testing.T) {
 		check(err, `acquire: invalid argument: the key is empty`, "invalid")
 		_, err = l.Adopt(ctx, "k", "", ttl)
 		check(err, `adopt "k": invalid argument: the token is empty: want the Token of a lease`, "invalid")
-		_, err = New(nil).TryAcquire(ctx, "k", ttl)
+		_, err = leasehold.New(nil).TryAcquire(ctx, "k", ttl)
 		check(err, `acquire "k": invalid argument: the redis client is nil`, "invalid")
-		var none *Lease
+		var none *leasehold.Lease
 		for _, err := range []error{none.Err(), none.Renew(ctx), none.Release(ctx)} {
-			assert.Equal(t, []string{"invalid"}, kindsOf(err))
+			assert.Equal(t, []string{"invalid"}, locktest.KindsOf(err))
 		}
-		var guard Guard
+		var guard leasehold.Guard
 		require.NoError(t, guard.Admit("", 2))
-		assert.Equal(t, []string{"stale"}, kindsOf(guard.Admit("", 1)))
+		assert.Equal(t, []string{"stale"}, locktest.KindsOf(guard.Admit("", 1)))
 
 		x = lease("last")
 		held, cancel = x.Context(ctx)
 		defer cancel()
 		require.NoError(t, l.Close())
 		check(context.Cause(held), `hold "last": locker closed`, "closed")
-		for _, e := range entryPoints(t) {
-			err := e.call(l, "k", ttl)
-			assert.Equal(t, []string{"closed"}, kindsOf(err), "%s: %v", e.name, err)
+		for _, e := range locktest.EntryPoints(t) {
+			err := e.Call(l, "k", ttl)
+			assert.Equal(t, []string{"closed"}, locktest.KindsOf(err), "%s: %v", e.Name, err)
 		}
 	})
 }
 
 func TestErrorPrintsItsOperationKeyAndReason(t *testing.T) {
-	assert.EqualError(t, &Error{Op: "acquire", Key: "a\n\"b\"", Err: ErrHeld}, `leasehold: acquire "a\n\"b\"": held by another`)
-	assert.EqualError(t, &Error{Op: "close", Err: ErrClosed}, "leasehold: close: locker closed")
-	assert.EqualError(t, fmt.Errorf("job 7: %w", &Error{"renew", "k", lost(LossGone, "why")}), `job 7: leasehold: renew "k": lease lost: why`)
+	assert.EqualError(t, &leasehold.Error{Op: "acquire", Key: "a\n\"b\"", Err: leasehold.ErrHeld}, `leasehold: acquire "a\n\"b\"": held by another`)
+	assert.EqualError(t, &leasehold.Error{Op: "close", Err: leasehold.ErrClosed}, "leasehold: close: locker closed")
+	assert.EqualError(t, fmt.Errorf("job 7: %w", &leasehold.Error{"renew", "k", fmt.Errorf("%w: why", leasehold.ErrLost)}), `job 7: leasehold: renew "k": lease lost: why`)
 }
 
 func TestAWaitThatEndsMatchesItsReasonTheCauseAndTheContext(t *testing.T) {
@@ -214,11 +194,11 @@ func TestAWaitThatEndsMatchesItsReasonTheCauseAndTheContext(t *testing.T) {
 		is     []error
 		not    []error
 	}{
-		{fault.Ended(caused, nil), "of my own", []error{mine, context.Canceled}, []error{context.DeadlineExceeded, ErrHeld}},
-		{fault.Ended(caused, ErrHeld), "held by another: of my own", []error{ErrHeld, mine, context.Canceled}, []error{ErrLost}},
-		{fault.Ended(late, down), "dial: connection refused: of my own", []error{syscall.ECONNREFUSED, mine, context.DeadlineExceeded}, []error{ErrHeld, context.Canceled}},
-		{&fault.Wait{Reason: ErrHeld, Ended: ErrClosed}, "held by another: locker closed", []error{ErrHeld, ErrClosed}, []error{context.Canceled, context.DeadlineExceeded}},
-		{&fault.Wait{Ended: ErrClosed}, "locker closed", []error{ErrClosed}, []error{ErrHeld}},
+		{fault.Ended(caused, nil), "of my own", []error{mine, context.Canceled}, []error{context.DeadlineExceeded, leasehold.ErrHeld}},
+		{fault.Ended(caused, leasehold.ErrHeld), "held by another: of my own", []error{leasehold.ErrHeld, mine, context.Canceled}, []error{leasehold.ErrLost}},
+		{fault.Ended(late, down), "dial: connection refused: of my own", []error{syscall.ECONNREFUSED, mine, context.DeadlineExceeded}, []error{leasehold.ErrHeld, context.Canceled}},
+		{&fault.Wait{Reason: leasehold.ErrHeld, Ended: leasehold.ErrClosed}, "held by another: locker closed", []error{leasehold.ErrHeld, leasehold.ErrClosed}, []error{context.Canceled, context.DeadlineExceeded}},
+		{&fault.Wait{Ended: leasehold.ErrClosed}, "locker closed", []error{leasehold.ErrClosed}, []error{leasehold.ErrHeld}},
 	} {
 		assert.EqualError(t, tt.err, tt.prints)
 		for _, is := range tt.is {
@@ -238,7 +218,7 @@ func TestNoAnswerIsATimeoutButNotTheCallersDeadline(t *testing.T) {
 	var timeout net.Error
 	require.ErrorAs(t, err, &timeout)
 	assert.True(t, timeout.Timeout())
-	assert.Empty(t, kindsOf(err))
+	assert.Empty(t, locktest.KindsOf(err))
 	assert.NotErrorIs(t, err, os.ErrDeadlineExceeded)
 	assert.True(t, fault.Transient(err))
 }
@@ -247,8 +227,8 @@ func TestNoAnswerIsATimeoutButNotTheCallersDeadline(t *testing.T) {
 func TestNoErrorQuotesTheToken(t *testing.T) {
 	redistest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, dial func(...func(*redis.Options)) *redis.Client) {
 		c := dial()
-		d, r := storeOn(t, c), testRequest("k")
-		unknown := serverSays("ERR unknown command 'evalsha', with args beginning with: '1a2b' '2' 'k' 'leasehold:line:{k}' '" + r.Token + "' '10000' ")
+		d, r := locktest.StoreOn(t, c), locktest.TestRequest("k")
+		unknown := locktest.ServerSays("ERR unknown command 'evalsha', with args beginning with: '1a2b' '2' 'k' 'leasehold:line:{k}' '" + r.Token + "' '10000' ")
 		redistest.Faulty(c).Every(nil).Fail(unknown)
 		_, _, err := d.Tenure(r).Acquire(t.Context(), backend.Try, backend.CallBound)
 		assert.EqualError(t, err, "ERR unknown command 'evalsha' (leasehold needs EVALSHA and EVAL; a Sentinel has neither, and some providers disable them)")
@@ -262,20 +242,20 @@ func TestNoErrorQuotesTheToken(t *testing.T) {
 
 func TestTransient(t *testing.T) {
 	for err, want := range map[error]bool{
-		serverSays("LOADING Redis is loading the dataset in memory"):                true,
-		serverSays("NOAUTH Authentication required."):                               false,
-		fault.Read(serverSays("MOVED 7 127.0.0.1:6379"), fault.Place{}):             true,
-		fault.Read(serverSays("MOVED 7 127.0.0.1:6379"), fault.Place{Direct: true}): false,
-		fault.Read(errors.New("anything else"), fault.Place{}):                      true,
-		errors.New("anything else"):                                                 true,
-		&fault.NoAnswer{Bound: time.Second}:                                         true,
-		fault.ErrReply:                                                              false,
-		fmt.Errorf("%w: 7", fault.ErrReply):                                         false,
-		&fault.Replicas{Acks: 0, Want: 1, Within: time.Second}:                      false,
-		ErrInvalid: false,
+		locktest.ServerSays("LOADING Redis is loading the dataset in memory"):                true,
+		locktest.ServerSays("NOAUTH Authentication required."):                               false,
+		fault.Read(locktest.ServerSays("MOVED 7 127.0.0.1:6379"), fault.Place{}):             true,
+		fault.Read(locktest.ServerSays("MOVED 7 127.0.0.1:6379"), fault.Place{Direct: true}): false,
+		fault.Read(errors.New("anything else"), fault.Place{}):                               true,
+		errors.New("anything else"):                                                          true,
+		&fault.NoAnswer{Bound: time.Second}:                                                  true,
+		fault.ErrReply:                                                                       false,
+		fmt.Errorf("%w: 7", fault.ErrReply):                                                  false,
+		&fault.Replicas{Acks: 0, Want: 1, Within: time.Second}:                               false,
+		leasehold.ErrInvalid:                                                                 false,
 	} {
 		assert.Equal(t, want, fault.Transient(err), "%v", err)
-		wrapped := &Error{Op: "renew", Key: "k", Err: fmt.Errorf("in between: %w", err)}
+		wrapped := &leasehold.Error{Op: "renew", Key: "k", Err: fmt.Errorf("in between: %w", err)}
 		assert.Equal(t, want, fault.Transient(wrapped), "%v", wrapped)
 	}
 }

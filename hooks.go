@@ -114,8 +114,7 @@ func (o *options) hook(pick func(*Hooks) func(Event), e Event) {
 	}
 	for i := range o.hooks {
 		if hook := pick(&o.hooks[i]); hook != nil {
-			// In a goroutine of its own, which it may end, as a test's FailNow does: this one may be the renewer of all
-			// leases.
+			// In a goroutine of its own, which it may end, as a test's FailNow does: this one may renew all leases.
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
@@ -143,11 +142,8 @@ func (o *options) log(level slog.Level, msg string, e Event) {
 	if o.logger == nil {
 		return
 	}
-	o.logger.LogAttrs(context.Background(), level, msg,
-		slog.String("key", e.Key),
-		slog.Int64("fencing_token", e.FencingToken),
-		slog.String("owner", e.Owner),
-		slog.Any("reason", e.Err))
+	o.logger.LogAttrs(context.Background(), level, msg, slog.String("key", e.Key),
+		slog.Int64("fencing_token", e.FencingToken), slog.String("owner", e.Owner), slog.Any("reason", e.Err))
 }
 
 // contain runs code of the user's.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-leasehold/leasehold/internal/backend"
 	"github.com/go-leasehold/leasehold/internal/clock"
+	"github.com/go-leasehold/leasehold/internal/inside"
 	"github.com/go-leasehold/leasehold/internal/keep"
 	"github.com/go-leasehold/leasehold/internal/line"
 )
@@ -195,8 +196,13 @@ func (x *Lease) fail(op string, err error) error {
 	return &Error{Op: op, Key: x.key, Err: reason(err)}
 }
 
-// owner is the label of WithOwner.
-func (x *Lease) owner() string { return x.o.owner }
+// inside is the state of the lease, for tests.
+func (x *Lease) inside() inside.Lease {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return inside.Lease{Token: x.token, TTL: x.ttl, Begun: x.begun, Deadline: x.deadline, Now: x.l.clock.Now(),
+		Ended: x.err != nil, Contexts: len(x.contexts), Schedule: x.schedule}
+}
 
 // is reports whether the lease is the one of that token at that key.
 func (x *Lease) is(key, token string) bool { return x.key == key && x.token == token }
@@ -293,7 +299,7 @@ func (x *Lease) Context(parent context.Context) (context.Context, context.Cancel
 		cancel(x.err)
 		return c, func() {}
 	}
-	if x.l.isClosed() {
+	if x.l.life.IsClosing() {
 		cancel(x.closing())
 		return c, func() {}
 	}

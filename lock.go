@@ -8,6 +8,7 @@ import (
 	"github.com/go-leasehold/leasehold/internal/backend"
 	"github.com/go-leasehold/leasehold/internal/clock"
 	"github.com/go-leasehold/leasehold/internal/inflight"
+	"github.com/go-leasehold/leasehold/internal/inside"
 	"github.com/go-leasehold/leasehold/internal/keep"
 	"github.com/go-leasehold/leasehold/internal/line"
 	"github.com/go-leasehold/leasehold/internal/roundtrip"
@@ -46,15 +47,10 @@ func New(client redis.UniversalClient, opts ...Option) *Locker {
 	return l
 }
 
-// newLocker makes a Locker whose waiters are told of grants through messages, which the client receives; nil: they
-// poll.
+// newLocker makes a Locker. Its waiters are told of grants by messages, which the client receives; nil: they poll.
 func newLocker(b backend.Backend, messages *roundtrip.Client, defaults options) *Locker {
 	l := &Locker{
-		id:       token.NewID(),
-		backend:  b,
-		defaults: defaults,
-		life:     inflight.NewLife(),
-		shut:     inflight.NewOnce(),
+		id: token.NewID(), backend: b, defaults: defaults, life: inflight.NewLife(), shut: inflight.NewOnce(),
 	}
 	l.keeper = keep.New(&l.clock, b.Flush)
 	l.line = line.New(line.Config{
@@ -63,7 +59,14 @@ func newLocker(b backend.Backend, messages *roundtrip.Client, defaults options) 
 	return l
 }
 
-func (l *Locker) isClosed() bool { return l.life.IsClosing() }
+func init() {
+	inside.Of = func(l any) inside.Locker {
+		x := l.(*Locker)
+		return inside.Locker{ID: x.id, Clock: &x.clock, Backend: x.backend, Keeper: x.keeper, Line: x.line, Life: x.life}
+	}
+	inside.Scripts = inside.Five{Acquire: acquireScript, Adopt: adoptScript, Renew: renewScript, Release: releaseScript, Inspect: inspectScript}
+	inside.State = func(x any) inside.Lease { return x.(*Lease).inside() }
+}
 
 // attempt is one call's try for the lock.
 type attempt struct {
@@ -106,7 +109,7 @@ func (l *Locker) address(a *attempt, key string, opts []Option) error {
 	if err == nil {
 		err = a.o.checkKey(key)
 	}
-	if err == nil && l.isClosed() {
+	if err == nil && l.life.IsClosing() {
 		err = ErrClosed
 	}
 	if err != nil {

@@ -1,4 +1,4 @@
-package leasehold
+package leasehold_test
 
 import (
 	"context"
@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/go-leasehold/leasehold"
 	"github.com/go-leasehold/leasehold/internal/clock"
+	"github.com/go-leasehold/leasehold/internal/locktest"
 	"github.com/go-leasehold/leasehold/internal/redistest"
 	"github.com/go-leasehold/leasehold/internal/token"
 	"github.com/redis/go-redis/v9"
@@ -24,18 +26,18 @@ func TestTTLsOutOfBoundsAreRefusedBeforeAnythingIsSent(t *testing.T) {
 	redistest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, dial func(...func(*redis.Options)) *redis.Client) {
 		c := dial()
 		fault := redistest.Faulty(c)
-		l := New(c)
+		l := leasehold.New(c)
 		defer l.Close()
 		for _, ttl := range []time.Duration{
-			0, -1, -time.Minute, math.MinInt64, 1, 999 * time.Microsecond, time.Millisecond, 9999 * time.Microsecond, minTTL - 1,
+			0, -1, -time.Minute, math.MinInt64, 1, 999 * time.Microsecond, time.Millisecond, 9999 * time.Microsecond, locktest.MinTTL - 1,
 			tenYears + 1, 150 * 365 * 24 * time.Hour, math.MaxInt64,
 		} {
-			for _, e := range entryPoints(t) {
-				if !e.ttl {
+			for _, e := range locktest.EntryPoints(t) {
+				if !e.Ttl {
 					continue
 				}
-				err := e.call(l, "k", ttl)
-				require.ErrorIs(t, err, ErrInvalid, "%s(%v)", e.name, ttl)
+				err := e.Call(l, "k", ttl)
+				require.ErrorIs(t, err, leasehold.ErrInvalid, "%s(%v)", e.Name, ttl)
 				assert.Contains(t, err.Error(), fmt.Sprintf("ttl %v", ttl))
 			}
 		}
@@ -44,10 +46,10 @@ func TestTTLsOutOfBoundsAreRefusedBeforeAnythingIsSent(t *testing.T) {
 }
 
 // leasedBy are the ways to a lease, as functions that answer the time that Redis gives it.
-func leasedBy(t *testing.T, l *Locker, m *miniredis.Miniredis, ttl time.Duration, opts ...Option) map[string]time.Duration {
+func leasedBy(t *testing.T, l *leasehold.Locker, m *miniredis.Miniredis, ttl time.Duration, opts ...leasehold.Option) map[string]time.Duration {
 	ctx := t.Context()
 	left := map[string]time.Duration{}
-	taken := func(how string, lease *Lease, err error) {
+	taken := func(how string, lease *leasehold.Lease, err error) {
 		require.NoError(t, err, "%s(%v)", how, ttl)
 		left[how] = m.TTL(lease.Key())
 		assert.True(t, lease.Valid())
@@ -64,8 +66,8 @@ func leasedBy(t *testing.T, l *Locker, m *miniredis.Miniredis, ttl time.Duration
 	lease, err = l.Acquire(ctx, "k", ttl, opts...)
 	taken("Acquire", lease, err)
 	require.NoError(t, lease.Release(ctx))
-	fn := func(how string) func(context.Context, *Lease) error {
-		return func(_ context.Context, lease *Lease) error { taken(how, lease, nil); return nil }
+	fn := func(how string) func(context.Context, *leasehold.Lease) error {
+		return func(_ context.Context, lease *leasehold.Lease) error { taken(how, lease, nil); return nil }
 	}
 	require.NoError(t, l.WithLock(ctx, "k", ttl, fn("WithLock"), opts...))
 	require.NoError(t, l.TryWithLock(ctx, "k", ttl, fn("TryWithLock"), opts...))
@@ -87,9 +89,9 @@ func TestTTLIsTheSameThroughEveryEntryPointAndRoundedUp(t *testing.T) {
 		{time.Minute, tenYears - time.Minute, tenYears},
 	} {
 		redistest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, dial func(...func(*redis.Options)) *redis.Client) {
-			l := New(dial())
+			l := leasehold.New(dial())
 			defer l.Close()
-			left := leasedBy(t, l, m, tt.ttl, WithLockDelay(tt.delay))
+			left := leasedBy(t, l, m, tt.ttl, leasehold.WithLockDelay(tt.delay))
 			assert.Len(t, left, 6)
 			for how, left := range left {
 				assert.Equal(t, tt.left, left, "%s(%v, WithLockDelay(%v))", how, tt.ttl, tt.delay)
@@ -100,12 +102,12 @@ func TestTTLIsTheSameThroughEveryEntryPointAndRoundedUp(t *testing.T) {
 
 func TestTTLOnARealServer(t *testing.T) {
 	c := redistest.Server(t).Client()
-	l := New(c)
+	l := leasehold.New(c)
 	defer l.Close()
 	for ttl, want := range map[time.Duration]time.Duration{
-		tenYears:                tenYears,
-		time.Minute + 1:         time.Minute + time.Millisecond,
-		minTTL + 10*time.Minute: minTTL + 10*time.Minute,
+		tenYears:                         tenYears,
+		time.Minute + 1:                  time.Minute + time.Millisecond,
+		locktest.MinTTL + 10*time.Minute: locktest.MinTTL + 10*time.Minute,
 	} {
 		lease, err := l.TryAcquire(t.Context(), "k", ttl)
 		require.NoError(t, err)
@@ -117,48 +119,48 @@ func TestTTLOnARealServer(t *testing.T) {
 func TestOptionsOutOfBoundsAreRefusedByNameAndValue(t *testing.T) {
 	const ttl = time.Minute
 	for _, tt := range []struct {
-		opt  Option
+		opt  leasehold.Option
 		says string
 	}{
-		{WithRenewEvery(-1), "WithRenewEvery(-1ns)"},
-		{WithRenewEvery(1), "WithRenewEvery(1ns)"},
-		{WithRenewEvery(time.Millisecond - 1), "WithRenewEvery(999.999µs)"},
-		{WithMaxHold(-1), "WithMaxHold(-1ns)"},
-		{WithMaxHold(1), "WithMaxHold(1ns)"},
-		{WithMaxHold(minTTL - 1), "WithMaxHold(9.999999ms)"},
-		{WithMaxHold(math.MinInt64), "WithMaxHold(-2562047h47m16.854775808s)"},
-		{WithLockDelay(-1), "WithLockDelay(-1ns)"},
-		{WithLockDelay(tenYears - ttl + 1), "WithLockDelay(87599h59m0.000000001s)"},
-		{WithLockDelay(math.MaxInt64), "WithLockDelay(2562047h47m16.854775807s)"},
-		{WithReplicas(-1, time.Second), "WithReplicas(-1, 1s)"},
-		{WithReplicas(1, 0), "WithReplicas(1, 0s)"},
-		{WithReplicas(1, -time.Second), "WithReplicas(1, -1s)"},
-		{WithReplicas(1, time.Millisecond-1), "WithReplicas(1, 999.999µs)"},
-		{WithReplicas(1, ttl), "WithReplicas(1, 1m0s)"},
-		{WithOwner(strings.Repeat("o", 65)), "WithOwner("},
-		{WithOwner("a\nb"), `WithOwner("a\nb")`},
-		{WithOwner("\x7f"), `WithOwner("\x7f")`},
-		{WithOwner("é"), `WithOwner("é")`},
-		{WithOwner("\xff"), `WithOwner("\xff")`},
+		{leasehold.WithRenewEvery(-1), "WithRenewEvery(-1ns)"},
+		{leasehold.WithRenewEvery(1), "WithRenewEvery(1ns)"},
+		{leasehold.WithRenewEvery(time.Millisecond - 1), "WithRenewEvery(999.999µs)"},
+		{leasehold.WithMaxHold(-1), "WithMaxHold(-1ns)"},
+		{leasehold.WithMaxHold(1), "WithMaxHold(1ns)"},
+		{leasehold.WithMaxHold(locktest.MinTTL - 1), "WithMaxHold(9.999999ms)"},
+		{leasehold.WithMaxHold(math.MinInt64), "WithMaxHold(-2562047h47m16.854775808s)"},
+		{leasehold.WithLockDelay(-1), "WithLockDelay(-1ns)"},
+		{leasehold.WithLockDelay(tenYears - ttl + 1), "WithLockDelay(87599h59m0.000000001s)"},
+		{leasehold.WithLockDelay(math.MaxInt64), "WithLockDelay(2562047h47m16.854775807s)"},
+		{leasehold.WithReplicas(-1, time.Second), "WithReplicas(-1, 1s)"},
+		{leasehold.WithReplicas(1, 0), "WithReplicas(1, 0s)"},
+		{leasehold.WithReplicas(1, -time.Second), "WithReplicas(1, -1s)"},
+		{leasehold.WithReplicas(1, time.Millisecond-1), "WithReplicas(1, 999.999µs)"},
+		{leasehold.WithReplicas(1, ttl), "WithReplicas(1, 1m0s)"},
+		{leasehold.WithOwner(strings.Repeat("o", 65)), "WithOwner("},
+		{leasehold.WithOwner("a\nb"), `WithOwner("a\nb")`},
+		{leasehold.WithOwner("\x7f"), `WithOwner("\x7f")`},
+		{leasehold.WithOwner("é"), `WithOwner("é")`},
+		{leasehold.WithOwner("\xff"), `WithOwner("\xff")`},
 	} {
 		redistest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, dial func(...func(*redis.Options)) *redis.Client) {
 			c := dial()
 			fault := redistest.Faulty(c)
-			byDefault, byCall := New(c, tt.opt), New(c)
+			byDefault, byCall := leasehold.New(c, tt.opt), leasehold.New(c)
 			defer byDefault.Close()
 			defer byCall.Close()
-			for _, e := range entryPoints(t) {
-				if !e.ttl {
+			for _, e := range locktest.EntryPoints(t) {
+				if !e.Ttl {
 					continue
 				}
-				for _, err := range []error{e.call(byDefault, "k", ttl), e.call(byCall, "k", ttl, tt.opt)} {
-					require.ErrorIs(t, err, ErrInvalid, e.name)
-					assert.ErrorContains(t, err, tt.says, e.name)
-					var whole *Error
+				for _, err := range []error{e.Call(byDefault, "k", ttl), e.Call(byCall, "k", ttl, tt.opt)} {
+					require.ErrorIs(t, err, leasehold.ErrInvalid, e.Name)
+					assert.ErrorContains(t, err, tt.says, e.Name)
+					var whole *leasehold.Error
 					require.ErrorAs(t, err, &whole)
 				}
 				// A call may set right what New was told.
-				require.ErrorIs(t, e.call(byCall, "k", 0, tt.opt), ErrInvalid)
+				require.ErrorIs(t, e.Call(byCall, "k", 0, tt.opt), leasehold.ErrInvalid)
 			}
 			assert.Empty(t, fault.Sent())
 		})
@@ -167,28 +169,28 @@ func TestOptionsOutOfBoundsAreRefusedByNameAndValue(t *testing.T) {
 
 func TestOptionsWithinBoundsAreTaken(t *testing.T) {
 	const ttl = time.Minute
-	for name, opts := range map[string][]Option{
+	for name, opts := range map[string][]leasehold.Option{
 		"the zero Option":              {{}},
-		"renewals off":                 {WithAutoRenew(false)},
-		"renewals at half the ttl":     {WithRenewEvery(ttl / 2)},
-		"renewals every ms":            {WithRenewEvery(time.Millisecond)},
-		"no interval":                  {WithRenewEvery(0)},
-		"shortest hold":                {WithMaxHold(ttl)},
-		"longest hold":                 {WithMaxHold(math.MaxInt64)},
-		"no hold":                      {WithMaxHold(0)},
-		"longest delay":                {WithLockDelay(tenYears - ttl)},
-		"no replicas":                  {WithReplicas(0, 0)},
-		"longest label":                {WithOwner(strings.Repeat("~", 64))},
-		"label with blanks and points": {WithOwner(" a.b: {c} ")},
-		"no label":                     {WithOwner("")},
-		"no logger":                    {WithLogger(nil)},
-		"no hooks":                     {WithHooks(Hooks{})},
-		"the last counts":              {WithRenewEvery(-1), WithRenewEvery(time.Second)},
-		"all":                          {WithAutoRenew(true), WithOwner("o"), WithLogger(slog.New(slog.DiscardHandler))},
+		"renewals off":                 {leasehold.WithAutoRenew(false)},
+		"renewals at half the ttl":     {leasehold.WithRenewEvery(ttl / 2)},
+		"renewals every ms":            {leasehold.WithRenewEvery(time.Millisecond)},
+		"no interval":                  {leasehold.WithRenewEvery(0)},
+		"shortest hold":                {leasehold.WithMaxHold(ttl)},
+		"longest hold":                 {leasehold.WithMaxHold(math.MaxInt64)},
+		"no hold":                      {leasehold.WithMaxHold(0)},
+		"longest delay":                {leasehold.WithLockDelay(tenYears - ttl)},
+		"no replicas":                  {leasehold.WithReplicas(0, 0)},
+		"longest label":                {leasehold.WithOwner(strings.Repeat("~", 64))},
+		"label with blanks and points": {leasehold.WithOwner(" a.b: {c} ")},
+		"no label":                     {leasehold.WithOwner("")},
+		"no logger":                    {leasehold.WithLogger(nil)},
+		"no hooks":                     {leasehold.WithHooks(leasehold.Hooks{})},
+		"the last counts":              {leasehold.WithRenewEvery(-1), leasehold.WithRenewEvery(time.Second)},
+		"all":                          {leasehold.WithAutoRenew(true), leasehold.WithOwner("o"), leasehold.WithLogger(slog.New(slog.DiscardHandler))},
 	} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, dial func(...func(*redis.Options)) *redis.Client) {
-				for _, l := range []*Locker{New(dial(), opts...), New(dial())} {
+				for _, l := range []*leasehold.Locker{leasehold.New(dial(), opts...), leasehold.New(dial())} {
 					leasedBy(t, l, m, ttl, opts...)
 					require.NoError(t, l.Close())
 				}
@@ -199,17 +201,17 @@ func TestOptionsWithinBoundsAreTaken(t *testing.T) {
 
 func TestCallsOptionsStandBeforeNews(t *testing.T) {
 	redistest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, dial func(...func(*redis.Options)) *redis.Client) {
-		opts := []Option{WithKeyPrefix("new:"), WithOwner("new"), WithLockDelay(time.Second), WithRenewEvery(-1)}
-		l := New(dial(), opts...)
+		opts := []leasehold.Option{leasehold.WithKeyPrefix("new:"), leasehold.WithOwner("new"), leasehold.WithLockDelay(time.Second), leasehold.WithRenewEvery(-1)}
+		l := leasehold.New(dial(), opts...)
 		defer l.Close()
-		opts[0] = WithKeyPrefix("changed:") // what New was told never changes
-		lease, err := l.TryAcquire(t.Context(), "k", time.Minute, WithRenewEvery(0), WithOwner("call"), WithOwner("last"))
+		opts[0] = leasehold.WithKeyPrefix("changed:") // what New was told never changes
+		lease, err := l.TryAcquire(t.Context(), "k", time.Minute, leasehold.WithRenewEvery(0), leasehold.WithOwner("call"), leasehold.WithOwner("last"))
 		require.NoError(t, err)
 		assert.Equal(t, "new:k", lease.Key())
 		assert.Equal(t, "last", token.Owner(lease.Token()))
 		assert.Equal(t, time.Minute+time.Second, m.TTL("new:k"))
 
-		other, err := l.TryAcquire(t.Context(), "other", time.Minute, WithRenewEvery(0), WithLockDelay(0))
+		other, err := l.TryAcquire(t.Context(), "other", time.Minute, leasehold.WithRenewEvery(0), leasehold.WithLockDelay(0))
 		require.NoError(t, err)
 		assert.Equal(t, "new", token.Owner(other.Token()), "one call's options have reached another's")
 		assert.Equal(t, time.Minute, m.TTL("new:other"))
@@ -221,35 +223,35 @@ func TestAnOptionInTheWrongPlaceIsRefused(t *testing.T) {
 	redistest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, dial func(...func(*redis.Options)) *redis.Client) {
 		c := dial()
 		fault := redistest.Faulty(c)
-		refused := func(l *Locker, says string, opts ...Option) {
+		refused := func(l *leasehold.Locker, says string, opts ...leasehold.Option) {
 			t.Helper()
-			for _, e := range entryPoints(t) {
-				if !e.ttl {
+			for _, e := range locktest.EntryPoints(t) {
+				if !e.Ttl {
 					continue
 				}
-				err := e.call(l, "k", time.Second, opts...)
-				require.ErrorIs(t, err, ErrInvalid, e.name)
-				assert.ErrorContains(t, err, says, e.name)
-				var whole *Error
+				err := e.Call(l, "k", time.Second, opts...)
+				require.ErrorIs(t, err, leasehold.ErrInvalid, e.Name)
+				assert.ErrorContains(t, err, says, e.Name)
+				var whole *leasehold.Error
 				require.ErrorAs(t, err, &whole)
 				assert.Equal(t, "p:k", whole.Key, "the key that the Locker would take")
 			}
 		}
-		single := New(c, WithKeyPrefix("p:"))
+		single := leasehold.New(c, leasehold.WithKeyPrefix("p:"))
 		defer single.Close()
-		quorum, err := NewQuorum([]redis.UniversalClient{c, dial(), dial()}, WithKeyPrefix("p:"), WithRestartQuarantine(time.Minute))
+		quorum, err := leasehold.NewQuorum([]redis.UniversalClient{c, dial(), dial()}, leasehold.WithKeyPrefix("p:"), leasehold.WithRestartQuarantine(time.Minute))
 		require.NoError(t, err)
 		defer quorum.Close()
-		for _, l := range []*Locker{single, quorum} {
-			refused(l, `WithKeyPrefix("p:"): it is for New and NewQuorum`, WithKeyPrefix("p:"))
-			refused(l, `WithKeyPrefix("q:"): it is for New and NewQuorum`, WithKeyPrefix("q:"), WithOwner("o"))
-			refused(l, `WithKeyPrefix(""): it is for New and NewQuorum`, WithKeyPrefix(""))
-			refused(l, `WithRestartQuarantine(1m0s): it is for NewQuorum`, WithRestartQuarantine(time.Minute))
+		for _, l := range []*leasehold.Locker{single, quorum} {
+			refused(l, `WithKeyPrefix("p:"): it is for New and NewQuorum`, leasehold.WithKeyPrefix("p:"))
+			refused(l, `WithKeyPrefix("q:"): it is for New and NewQuorum`, leasehold.WithKeyPrefix("q:"), leasehold.WithOwner("o"))
+			refused(l, `WithKeyPrefix(""): it is for New and NewQuorum`, leasehold.WithKeyPrefix(""))
+			refused(l, `WithRestartQuarantine(1m0s): it is for NewQuorum`, leasehold.WithRestartQuarantine(time.Minute))
 		}
-		wrong := New(c, WithKeyPrefix("p:"), WithRestartQuarantine(time.Minute))
+		wrong := leasehold.New(c, leasehold.WithKeyPrefix("p:"), leasehold.WithRestartQuarantine(time.Minute))
 		defer wrong.Close()
 		refused(wrong, `WithRestartQuarantine(1m0s): it is for NewQuorum`)
-		refused(wrong, `WithRestartQuarantine(1m0s): it is for NewQuorum`, WithOwner("o"))
+		refused(wrong, `WithRestartQuarantine(1m0s): it is for NewQuorum`, leasehold.WithOwner("o"))
 		assert.Empty(t, fault.Sent())
 	})
 }
@@ -270,19 +272,19 @@ func TestWithRenewEveryIsAWishToNewAndAnOrderToACall(t *testing.T) {
 			{500 * time.Millisecond, 1200 * time.Millisecond, 1200 * time.Millisecond},
 			{500 * time.Millisecond, 0, time.Second},
 		} {
-			l := New(dial(), WithRenewEvery(tt.wish), WithAutoRenew(true))
-			var opts []Option
+			l := leasehold.New(dial(), leasehold.WithRenewEvery(tt.wish), leasehold.WithAutoRenew(true))
+			var opts []leasehold.Option
 			if tt.order >= 0 {
-				opts = append(opts, WithRenewEvery(tt.order))
+				opts = append(opts, leasehold.WithRenewEvery(tt.order))
 			}
 			x, err := l.TryAcquire(t.Context(), "k", ttl, opts...)
 			require.NoError(t, err, tt)
-			assert.Equal(t, tt.every, x.o.every(ttl), tt)
+			assert.Equal(t, tt.every, x.RenewEvery(), tt)
 			time.Sleep(20 * time.Second)
 			assert.True(t, x.Valid(), tt)
 			for _, d := range []time.Duration{ttl/2 + 1, math.MaxInt64} {
-				_, err = l.TryAcquire(t.Context(), "other", ttl, WithRenewEvery(d))
-				require.ErrorIs(t, err, ErrInvalid)
+				_, err = l.TryAcquire(t.Context(), "other", ttl, leasehold.WithRenewEvery(d))
+				require.ErrorIs(t, err, leasehold.ErrInvalid)
 				assert.ErrorContains(t, err, fmt.Sprintf("WithRenewEvery(%v)", d))
 			}
 			require.NoError(t, l.Close())
@@ -294,13 +296,13 @@ func TestAFunctionThatIsNilIsRefusedBeforeAnythingIsSent(t *testing.T) {
 	redistest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, dial func(...func(*redis.Options)) *redis.Client) {
 		c := dial()
 		fault := redistest.Faulty(c)
-		l := New(c, WithKeyPrefix("p:"))
+		l := leasehold.New(c, leasehold.WithKeyPrefix("p:"))
 		defer l.Close()
 		for _, err := range []error{
 			l.WithLock(t.Context(), "k", time.Second, nil),
 			l.TryWithLock(t.Context(), "k", time.Second, nil),
 		} {
-			require.ErrorIs(t, err, ErrInvalid)
+			require.ErrorIs(t, err, leasehold.ErrInvalid)
 			require.EqualError(t, err, `leasehold: acquire "p:k": invalid argument: the function is nil`)
 		}
 		assert.Empty(t, fault.Sent())
@@ -310,7 +312,7 @@ func TestAFunctionThatIsNilIsRefusedBeforeAnythingIsSent(t *testing.T) {
 // Inspect and ForceRelease need a key and nothing else.
 func TestDefaultsForLeasesDoNotStopInspectAndForceRelease(t *testing.T) {
 	redistest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, dial func(...func(*redis.Options)) *redis.Client) {
-		l := New(dial(), WithRenewEvery(time.Second), WithLockDelay(tenYears-time.Minute), WithMaxHold(time.Hour), WithReplicas(1, time.Second))
+		l := leasehold.New(dial(), leasehold.WithRenewEvery(time.Second), leasehold.WithLockDelay(tenYears-time.Minute), leasehold.WithMaxHold(time.Hour), leasehold.WithReplicas(1, time.Second))
 		defer l.Close()
 		require.NoError(t, m.Set("k", "someone"))
 		state, err := l.Inspect(t.Context(), "k")

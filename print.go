@@ -25,8 +25,7 @@ func (x *Lease) String() string {
 // GoString returns the same as String, for %#v: there is no Go expression for a lease.
 func (x *Lease) GoString() string { return x.String() }
 
-// Format prints String with any verb that suits a string. It is there for the others, with which fmt would print the
-// fields.
+// Format prints String with any verb that suits a string. With the others fmt would print the fields.
 func (x *Lease) Format(f fmt.State, verb rune) { format(f, verb, x.String()) }
 
 // LogValue returns what String says as a group of attributes, named as in the lines of [WithLogger].
@@ -34,11 +33,9 @@ func (x *Lease) LogValue() slog.Value {
 	if x == nil {
 		return slog.AnyValue(nil)
 	}
-	return slog.GroupValue(
-		slog.String("key", x.Key()),
-		slog.Int64("fencing_token", x.FencingToken()),
-		slog.String("owner", x.owner()),
-		slog.String("state", x.standing()))
+	e := x.event()
+	return slog.GroupValue(slog.String("key", e.Key), slog.Int64("fencing_token", e.FencingToken),
+		slog.String("owner", e.Owner), slog.String("state", x.standing()))
 }
 
 // Format prints what the Locker has in hand. Without it fmt would read fields that calls and the keeper change.

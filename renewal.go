@@ -175,10 +175,13 @@ func (x *Lease) keep() bool {
 func leases(clients []keep.Client) []*Lease {
 	all := make([]*Lease, len(clients))
 	for i, c := range clients {
-		all[i] = &c.(*renewer).outer
+		all[i] = c.(*renewer).Lease()
 	}
 	return all
 }
+
+// Lease returns the lease.
+func (r *renewer) Lease() *Lease { return &r.outer }
 
 // Every is how often the keeper has the lease renewed.
 func (r *renewer) Every() time.Duration {
@@ -318,7 +321,7 @@ func (x *Lease) renewing() bool { return x.queued || x.sent != nil }
 
 // renewable reports whether the lease is to be renewed at all. x.mu is held.
 func (x *Lease) renewable() bool {
-	return x.auto && x.err == nil && !x.capped() && (x.scoped || !x.l.isClosed())
+	return x.auto && x.err == nil && !x.capped() && (x.scoped || !x.l.life.IsClosing())
 }
 
 // wanting reports whether it is time for a renewal. x.mu is held.

@@ -20,8 +20,7 @@ var files embed.FS
 
 var constants = map[string]any{"WAITER_TTL": backend.WaiterTTL.Milliseconds()}
 
-// The scripts of a single Redis. For each there is one place below that writes its arguments, and one that reads its
-// reply.
+// The scripts of a single Redis. For each there is one place that writes its arguments, and one that reads its reply.
 var (
 	acquireScript = script.Load(files, "acquire.lua", constants)
 	adoptScript   = script.Load(files, "adopt.lua", constants)

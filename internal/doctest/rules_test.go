@@ -24,9 +24,9 @@ func TestTheCoreHasThreeDirectDependencies(t *testing.T) {
 // sleepers are the tests that may sleep outside of a bubble, since they wait for real processes, and poll; and the parts of
 // the simulation, whose bubble stands in sim_test.go.
 var sleepers = []string{
-	"process_test.go",
-	"sim_actor_test.go",
-	"sim_network_test.go",
+	"guarantees/process_test.go",
+	"internal/sim/sim_actor_test.go",
+	"internal/sim/sim_network_test.go",
 }
 
 func TestTheSourcesKeepTheRules(t *testing.T) {

@@ -67,6 +67,7 @@ type Rule struct {
 
 	before, after func() // may wait
 	fail, lose    error
+	answer        error
 }
 
 // Fail returns err instead of sending the command. The commands of a pipeline
@@ -76,6 +77,10 @@ func (r *Rule) Fail(err error) { r.fail = err; r.add() }
 // Lose lets the command run and returns err instead of its reply, and instead
 // of the replies behind it in a pipeline.
 func (r *Rule) Lose(err error) { r.lose = err; r.add() }
+
+// Answer lets the command run and returns err, as if the server had said it, instead of its reply
+// alone: the other commands of a pipeline are not concerned.
+func (r *Rule) Answer(err error) { r.answer = err; r.add() }
 
 // Delay sends the command d later.
 func (r *Rule) Delay(d time.Duration) { r.before = func() { time.Sleep(d) }; r.add() }
@@ -186,6 +191,12 @@ func (f *Fault) run(cmds []redis.Cmder, send func([]redis.Cmder) error) error {
 				err = c.Err()
 				break
 			}
+		}
+	}
+	for i, r := range rules {
+		if r != nil && r.answer != nil {
+			cmds[i].SetErr(r.answer)
+			err = r.answer
 		}
 	}
 	for _, r := range rules {

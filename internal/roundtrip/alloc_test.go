@@ -1,0 +1,35 @@
+//go:build !race
+
+package roundtrip_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/go-leasehold/leasehold"
+	"github.com/go-leasehold/leasehold/internal/redistest"
+	"github.com/go-leasehold/leasehold/internal/token"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// What a lone acquire and its release allocate, by go-redis and by this library together. The keys are made once for both. (Under the
+// race detector the count is another one.)
+func TestAnAcquireAndItsReleaseAllocateLittle(t *testing.T) {
+	s := redistest.Server(t)
+	l := leasehold.New(s.Client())
+	t.Cleanup(func() { _ = l.Close() })
+	ctx := t.Context()
+	n := testing.AllocsPerRun(2000, func() {
+		x, err := l.TryAcquire(ctx, "invoice:4711", time.Minute)
+		require.NoError(t, err)
+		require.NoError(t, x.Release(ctx))
+	})
+	t.Logf("%v allocations", n)
+	assert.LessOrEqual(t, n, 26.0)
+}
+
+func TestATokenIsOneAllocation(t *testing.T) {
+	id := token.NewID()
+	assert.LessOrEqual(t, testing.AllocsPerRun(100, func() { token.New(id, "a label") }), 1.0)
+}
