@@ -11,11 +11,11 @@ import (
 // closeBound is the longest that Close waits for the functions that WithLock runs, and again for everything else.
 const closeBound = 5 * time.Second
 
-// Close ends the Locker: no lock can be taken any more ([ErrClosed]), waits end with ErrClosed, and the contexts of all
-// leases end with it. Leases that WithLock holds are kept, and renewed, until their functions have returned, at most 5
-// s; then everything is released and every goroutine of the Locker ends, within 6 s more. What remains, since a
-// function did not return or Redis did not answer, is named in the error, has ended for its holder, and goes with its
-// TTL. Close may be called at any time, repeatedly and by several; all calls wait, and return the same.
+// Close ends the Locker. No lock can be taken any more ([ErrClosed]), waits end with ErrClosed, and the contexts of all
+// leases end with it. Leases of WithLock are kept and renewed until their functions have returned, for at most 5 s.
+// Then everything is released, and every goroutine of the Locker ends, within 6 s more. If a function does not return
+// or Redis does not answer, the error names the lease. That lease has ended for its holder, and its key expires with
+// its TTL. Close may be called at any time, again, and by several goroutines. All calls wait and return the same.
 func (l *Locker) Close() error { return l.shut.Do(l.shutDown) }
 
 func (l *Locker) shutDown() error {

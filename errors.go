@@ -15,13 +15,13 @@ var (
 	// waited for the holder matches both it and the context's cause.
 	ErrHeld = fault.ErrHeld
 
-	// ErrLost: the lease is not ours any more, or can no longer be trusted to be. It is final.
+	// ErrLost: the lease has ended without a release, because Redis or the deadline ended it. It is final.
 	ErrLost = fault.ErrLost
 
 	// ErrReleased: the holder has let go of the lease, by Release, by WithLock's end or by Close.
 	ErrReleased = errors.New("lease released")
 
-	// ErrStale: the resource has seen a higher fencing token, so this holder's lease is over.
+	// ErrStale: the resource has seen a higher fencing token, so the lease of this holder has ended.
 	ErrStale = errors.New("stale fencing token")
 
 	// ErrClosed: the Locker was closed.
@@ -30,7 +30,7 @@ var (
 	// ErrNoQuorum: too few nodes of a quorum agreed. The error carries the cause of each node that did not.
 	ErrNoQuorum = fault.ErrNoQuorum
 
-	// ErrInvalid: an argument cannot be used. Nothing is changed in Redis.
+	// ErrInvalid: an argument is invalid. Nothing is changed in Redis.
 	ErrInvalid = fault.ErrInvalid
 
 	// ErrUnavailable: Redis gave no answer, or one that says that it cannot serve now: it is starting, fails over, is
@@ -44,7 +44,7 @@ var (
 //
 //	leasehold: acquire "invoice:7": held by another
 //
-// and unwraps to the reason, so [errors.Is] and [errors.As] see through it.
+// and unwraps to the reason, so [errors.Is] and [errors.As] find the reason.
 type Error struct {
 	Op  string // what was attempted: acquire, renew, release, …
 	Key string // the Redis key, prefix included

@@ -10,8 +10,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A StaleError is the refusal of a fencing token by the resource: somebody acquired the lock later and was here first.
-// It matches [ErrStale], and the way to it is [errors.As].
+// A StaleError says that the resource has refused a fencing token, because it has seen a higher one of a later lease.
+// It matches [ErrStale]. Use [errors.As] to get it.
 type StaleError struct {
 	Token   int64 // the fencing token that was refused
 	Highest int64 // the highest one that the resource had seen
@@ -44,10 +44,10 @@ type Guard struct {
 	highest map[string]int64
 }
 
-// Admit returns nil for a fencing token at or above the highest one that was admitted for the resource before. The
-// resource has any name, commonly [Lease.Key]; the name "" will do where the Guard has one resource. A lower token gets
-// an error that matches ErrStale and carries a [StaleError], and a token below 1 gets an error that matches ErrInvalid.
-// After an error the mark is what it was.
+// Admit returns nil if the fencing token is at or above the highest one that was admitted for the resource before. The
+// resource has any name, commonly [Lease.Key]. If the Guard has one resource only, its name can be "". For a lower
+// token the error matches ErrStale and carries a [StaleError]. For a token below 1 it matches ErrInvalid. After an
+// error the Guard remembers the same token as before.
 func (g *Guard) Admit(resource string, fencingToken int64) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -73,50 +73,49 @@ func checkFencingToken(fencingToken int64) error {
 	return nil
 }
 
-// A FencedScript is a Lua script that Redis runs only for a holder who is not out of date: in one atomic step it
-// compares the fencing token with the highest one that the resource has seen, runs the script's body, and remembers the
-// token. It is immutable and may be used by many goroutines.
+// A FencedScript is a Lua script that Redis runs only for a holder whose fencing token is not stale. In one atomic step
+// it compares the fencing token with the highest one that the resource has seen, runs the body of the script, and
+// stores the token. A FencedScript is immutable and may be used by many goroutines.
 //
 // # What it guards
 //
-// Every write to the resource must go through a FencedScript (any one: the mark belongs to the resource, not to the
-// script), and so must every read that a later write depends on. The read raises the mark, and an older holder can then
-// no longer write between the two.
+// Every write to the resource must go through a FencedScript. It can be any one, because the stored token (the mark)
+// belongs to the resource and not to the script. Every read that a later write depends on must go through one too. The
+// read raises the mark, so an older holder can no longer write between the two.
 //
-// The mark is a key of its own, in the cluster slot of the resource, whose name begins with "leasehold:fenced:". It is
-// written together with the data, so a failover loses both or neither. It lives for 30 days after the last run that
-// succeeded: a holder that slept for longer, while nobody used the resource, is let in again. So is one whose mark was
-// evicted; give Redis a maxmemory-policy that does not evict keys with a TTL.
+// The mark is a key of its own, in the cluster slot of the resource, and its name begins with "leasehold:fenced:". It
+// is written together with the data, so a failover loses both or neither. It lives for 30 days after the last run that
+// succeeded. A holder that slept for longer, while nobody used the resource, is admitted again. The same is true if the
+// mark was evicted, so give Redis a maxmemory-policy that does not evict keys with a TTL.
 //
 // # The body
 //
-// The body finds its keys and arguments in KEYS and ARGV, as it would in an EVAL, and may use only those keys. It may
-// have locals, return at any point and end in a comment. It cannot begin with a shebang line.
+// The body finds its keys and arguments in KEYS and ARGV, as in an EVAL, and may use only those keys. It may have
+// locals, return at any point and end in a comment. It cannot begin with a shebang line.
 //
-// A body fails if it raises an error or returns an error reply. The mark then stays as it was, but Redis does not take
-// back what the body wrote before: check first, write last.
+// A body fails if it raises an error or returns an error reply. The mark then stays as it was, but Redis does not undo
+// what the body has written. So check first, and write last.
 //
-// go-redis sends a command again when the connection broke before the answer came. The body is then run twice under one
-// fencing token, which the mark does not prevent; a body for which that matters must be able to tell, or the client be
-// made with MaxRetries -1.
+// go-redis sends a command again if the connection breaks before the answer arrives. The body then runs twice under one
+// fencing token, and the mark does not prevent that. If that matters, the body must be able to detect it, or the client
+// must have MaxRetries -1.
 type FencedScript struct{ script *redis.Script }
 
-// NewFencedScript makes a FencedScript of a body of Lua. It sends nothing, so an error in the body is found by the
-// first Run.
+// NewFencedScript makes a FencedScript of a body of Lua. It sends nothing, so the first Run finds an error in the body.
 func NewFencedScript(body string) *FencedScript {
 	return &FencedScript{fenced.New(body)}
 }
 
-// Run runs the body, if fencingToken is at or above the highest one that the resource has seen. The resource is named
-// by any text, commonly by the lock's key, [Lease.Key]. Its name and all keys must hash to one slot of a Redis Cluster,
-// also where there is none yet. The arguments are what go-redis accepts, one by one; a slice among them is not spread.
+// Run runs the body if fencingToken is at or above the highest one that the resource has seen. Any text names the
+// resource, commonly the key of the lock, [Lease.Key]. The name and all keys must hash to one slot of a Redis Cluster,
+// even if there is no cluster yet. The arguments are what go-redis accepts, one by one; a slice is not spread.
 //
-// Run returns the body's result as go-redis decodes it: int64, string, []any, and nil for nil and false. Nil is a
+// Run returns the result of the body as go-redis decodes it: int64, string, []any, and nil for nil and false. Nil is a
 // result like any other here, and redis.Nil is never returned.
 //
-// After an error that matches [ErrInvalid] nothing was sent. After one that matches [ErrStale], which carries a
-// [StaleError], or one that names a fencing mark it cannot read, the body did not run. After another error that Redis
-// answered, commonly the body's own, the mark is what it was. After any other, it is not known whether the body ran.
+// After an error that matches [ErrInvalid] nothing was sent. The body did not run if the error matches [ErrStale],
+// which carries a [StaleError], or names a fencing mark that Run cannot read. After another error that Redis answered,
+// commonly an error of the body, the mark is as before. After any other error it is not known whether the body ran.
 func (s *FencedScript) Run(ctx context.Context, client redis.Scripter, resource string, fencingToken int64, keys []string, args ...any) (any, error) {
 	result, err := s.run(ctx, client, resource, fencingToken, keys, args)
 	if err != nil {

@@ -8,11 +8,12 @@ import (
 	"time"
 )
 
-// Hooks are called at the events of a lease's life; a nil one is skipped. Those of several [WithHooks] are called one
-// after another, and each Start is given the context of the one before. Hooks are called outside every lock, those with
-// a context from the goroutine of the acquire, the others from one of their own. What goes on waits for them, so they
-// must return soon: a slow hook delays the renewals of its Locker. They must be safe for concurrent use. A panic in one
-// is contained and logged, and so is an end of the goroutine, unless it is that of the acquire.
+// Hooks are functions that are called at the events of a lease's life. A nil function is skipped. If [WithHooks] was
+// given several times, the functions are called one after another, and each Start gets the context of the one before.
+// No lock is held while a hook runs. Functions with a context are called in the goroutine of the acquire, the others in
+// one of their own. The Locker waits for them, so they must return soon: a slow hook delays the renewals of its Locker.
+// They must be safe for concurrent use. A panic in a hook is contained and logged. So is the end of its goroutine,
+// unless it is the goroutine of the acquire.
 type Hooks struct {
 	// Start is called before an acquire is first sent. The context that it returns, which may carry a span, is used for
 	// the call and given to the Acquired or GaveUp that always follows.
@@ -24,7 +25,7 @@ type Hooks struct {
 	// however many of its acquires wait; Stats.Retried counts every time.
 	Retrying func(e Event)
 	Renewed  func(e Event) // by hand or in the background
-	Jeopardy func(e Event) // the first renewal that failed or is late after one that did not
+	Jeopardy func(e Event) // a renewal failed or is late, and the one before succeeded
 	// One of Lost, Released and Detached is called once for every lease. Lost: it ended without being released, or its
 	// release found that the key was gone or somebody else's.
 	Lost func(e Event)
@@ -32,7 +33,7 @@ type Hooks struct {
 	// twice, and the key was gone at the second answer. Or the release failed: it is repeated in the background, and
 	// the key is gone after its TTL at the latest.
 	Released func(e Event)
-	Detached func(e Event) // Detach has left the lease to whoever adopts it
+	Detached func(e Event) // Detach has left the lease to an adopter
 }
 
 // Event is what a hook is told. Fields that an event does not have are zero.
@@ -43,7 +44,7 @@ type Event struct {
 
 	Waited   time.Duration // Acquired, GaveUp, Retrying: since the call
 	Attempts int           // Acquired, GaveUp, Retrying: commands sent for it
-	Woken    Wake          // Acquired: what led to the last look
+	Woken    Wake          // Acquired: what ended the wait
 
 	Held  time.Duration // Lost, Released, Detached: from the sending of the acquire to the end of the lease
 	Loss  Loss          // Lost: the kind of reason
@@ -57,9 +58,9 @@ type Wake string
 // The ways to win a lock.
 const (
 	WokenAtOnce    Wake = "at once" // it did not wait
-	WokenByMessage Wake = "message" // a release handed the lock over and said so
+	WokenByMessage Wake = "message" // a release handed the lock over, and a message said so
 	WokenByExpiry  Wake = "expiry"  // the former holder's TTL ran out
-	WokenByPoll    Wake = "poll"    // it found the lock at a regular look
+	WokenByPoll    Wake = "poll"    // a regular poll found the lock
 )
 
 // Loss is the kind of reason for which a lease was lost.
@@ -68,7 +69,7 @@ type Loss string
 // The ways to lose a lease.
 const (
 	LossExpired  Loss = "expired"         // nothing renewed it in time
-	LossRenewals Loss = "renewals failed" // what was tried failed until the time was over
+	LossRenewals Loss = "renewals failed" // every renewal failed until the deadline
 	LossMaxHold  Loss = "max hold"        // WithMaxHold allows no more
 	LossGone     Loss = "gone"            // Redis said that the key is gone or somebody else's
 	LossAdopted  Loss = "adopted"         // Adopt has taken the lease over

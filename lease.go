@@ -85,8 +85,8 @@ func newLease(l *Locker, a *attempt, g line.Grant) *Lease {
 
 var errNilLease = &Error{Op: "use", Err: invalid("the lease is nil: an acquire failed and its error was passed over")}
 
-// Key returns the Redis key, with the prefix that [WithKeyPrefix] puts before it. What a hook of the client puts there
-// besides, it does not know.
+// Key returns the Redis key, with the prefix of [WithKeyPrefix]. It does not know what a hook of the client puts before
+// the key.
 func (x *Lease) Key() string {
 	if x == nil {
 		return ""
@@ -105,9 +105,9 @@ func (x *Lease) Token() string {
 	return x.token
 }
 
-// FencingToken returns a number that is greater than that of every earlier lease of the key, and the same for the life
-// of this one. Send it with every write that the lock protects, and have the resource refuse a lower one than it has
-// seen; see [Guard] and [FencedScript]. It is at least 1. It asks nobody.
+// FencingToken returns a number that is greater than that of every earlier lease of the key, and does not change during
+// the lease. Send it with every write that the lock protects, and let the resource refuse a number that is lower than
+// one that it has seen; see [Guard] and [FencedScript]. It is at least 1. FencingToken sends nothing.
 func (x *Lease) FencingToken() int64 {
 	if x == nil {
 		return 0
@@ -115,9 +115,9 @@ func (x *Lease) FencingToken() int64 {
 	return x.fence
 }
 
-// ValidUntil returns the last instant at which this process may trust the lease, as things stand now: the moment before
-// the acquire or the last successful renewal was sent, plus the TTL, less a margin of a hundredth of it (2 ms at
-// least). It has a monotonic reading, so use it with time.Until. [Lease.Valid] asks the wall clock as well.
+// ValidUntil returns the last instant at which this process may trust the lease, unless it is renewed: the moment
+// before the acquire or the last successful renewal was sent, plus the TTL, minus a margin of 1 % of the TTL (at least
+// 2 ms). It has a monotonic reading, so use it with time.Until. [Lease.Valid] also reads the wall clock.
 func (x *Lease) ValidUntil() time.Time {
 	if x == nil {
 		return time.Time{}
@@ -127,14 +127,14 @@ func (x *Lease) ValidUntil() time.Time {
 	return x.deadline.Time
 }
 
-// Valid reports whether the lease may be trusted at this instant. It asks two clocks and nobody else: once false, it
-// stays false. Ask it right before each step that must not happen twice; the step itself can still come late, and only
-// its resource can refuse it then.
+// Valid reports whether the lease may be trusted at this instant. It reads two clocks and sends nothing. Once false, it
+// stays false. Ask it right before each step that must not happen twice. The step itself can still come late, and then
+// only its resource can refuse it.
 func (x *Lease) Valid() bool { return x != nil && x.check() == nil }
 
-// Err returns nil while the lease is held, and then an error that matches [ErrLost] or [ErrReleased] and says why. The
-// first reason stays: a lease whose key turns out to be gone when it is released was released, and Release says what it
-// found.
+// Err returns nil while the lease is held. After that it returns an error that matches [ErrLost] or [ErrReleased] and
+// says why. The first reason stays: if the release of a lease finds that its key is gone, the lease was released, and
+// the result of Release says what it found.
 func (x *Lease) Err() error {
 	if x == nil {
 		return errNilLease
@@ -172,8 +172,8 @@ func (x *Lease) overdue() error {
 	return lost(LossExpired, "its time ran out")
 }
 
-// Done returns a channel that is closed when the lease is lost, at its deadline by a timer, whatever the network does;
-// or when Release is called. [Lease.Err] then says which.
+// Done returns a channel that is closed when the lease ends: when Release is called, or when the lease is lost. At the
+// deadline a timer closes it, whatever the network does. [Lease.Err] says which.
 func (x *Lease) Done() <-chan struct{} {
 	if x == nil {
 		return closedChan
@@ -257,10 +257,9 @@ func leaseOf(ctx context.Context) *leaseContext {
 	return c
 }
 
-// FromContext returns the lease to which ctx belongs: that of the function of [Locker.WithLock], or of [Lease.Context],
-// whose context ctx is or descends from; of several, one in another, the innermost. So what a function calls finds the
-// fencing token without a parameter through every layer. The lease may have ended: the resource judges that, by the
-// fencing token.
+// FromContext returns the lease of ctx: the lease of the function of [Locker.WithLock], or of [Lease.Context], from
+// whose context ctx descends. If there are several, it returns the innermost. So the functions below find the fencing
+// token without a parameter in every layer. The lease may have ended; the resource checks that by the fencing token.
 func FromContext(ctx context.Context) (lease *Lease, ok bool) {
 	if c := leaseOf(ctx); c != nil {
 		return c.lease, true
@@ -282,9 +281,9 @@ func nested(ctx context.Context, key string, isMeant func(*Lease) bool) bool {
 	return false
 }
 
-// Context returns a context of parent that ends with the lease: its cause is then the lease's Err, or an error matching
-// [ErrClosed] when the Locker is closing and the holder should come to an end. [FromContext] finds the lease in it.
-// Call the CancelFunc when the work is done; the lease goes on without it.
+// Context returns a context of parent that ends with the lease. Its cause is then the Err of the lease, or an error
+// that matches [ErrClosed] if the Locker is being closed and the holder should finish. [FromContext] finds the lease in
+// it. Call the CancelFunc when the work is done; the lease goes on without it.
 func (x *Lease) Context(parent context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(parent)
 	if x == nil {

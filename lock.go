@@ -17,8 +17,8 @@ import (
 )
 
 // Locker takes leases on keys of one Redis deployment. Make one with [New] and share it; it is safe for concurrent use.
-// What it is told at New never changes. It starts nothing until it is used, and keeps nothing for a key that is neither
-// held nor waited for.
+// Its settings never change. It starts nothing until it is used, and keeps nothing for a key that is neither held nor
+// waited for.
 type Locker struct {
 	id       string
 	backend  backend.Backend
@@ -35,8 +35,8 @@ type Locker struct {
 }
 
 // New returns a Locker on a single Redis, a primary with replicas, a cluster, or a [redis.Ring]. The client stays the
-// caller's: it must outlive the Locker, and Close does not close it. New sends nothing and starts nothing; options that
-// cannot be used are reported by the calls that they would govern.
+// caller's: it must live longer than the Locker, and Close does not close it. New sends nothing and starts nothing.
+// Invalid options are reported by the calls that would use them.
 func New(client redis.UniversalClient, opts ...Option) *Locker {
 	defaults := *(&options{}).with(inNew, opts)
 	s := newStore(client, defaults.prefix)
@@ -120,19 +120,18 @@ func (l *Locker) address(a *attempt, key string, opts []Option) error {
 
 func (a *attempt) fail(err error) error { return &Error{Op: a.op, Key: a.asks.Key, Err: err} }
 
-// TryAcquire takes the lock if it is free and nobody waits for it; otherwise it answers [ErrHeld] at once. On any error
-// no lease is held, and what Redis may have done all the same is undone in the background. It waits for Redis no longer
-// than ctx, the TTL and 3 s allow, and tries once. A client that could never connect gets the 3 s whatever the TTL is:
-// by then go-redis has said why.
+// TryAcquire takes the lock if it is free and nobody waits for it. Otherwise it returns [ErrHeld] at once. After any
+// error no lease is held, and whatever Redis may have done all the same is cancelled in the background. TryAcquire
+// tries once, and waits for Redis no longer than ctx, the TTL and 3 s allow. A client that has never been able to
+// connect gets 3 s whatever the TTL is, because by then go-redis has said why.
 func (l *Locker) TryAcquire(ctx context.Context, key string, ttl time.Duration, opts ...Option) (*Lease, error) {
 	a := attempt{op: "acquire"}
 	return l.take(ctx, &a, (*Locker).try, key, ttl, opts)
 }
 
-// Acquire takes the lock, waiting for it in the order of arrival until ctx ends. Trouble with Redis that time can cure
-// is waited out as well ([ErrUnavailable]); trouble that it cannot cure (a wrong type, missing rights) ends the wait at
-// once. On any error no lease is held; one that ended the wait matches the context's cause and what was last waited
-// for.
+// Acquire waits for the lock, in order of arrival, until it has the lock or ctx ends. While Redis is unavailable
+// ([ErrUnavailable]) it retries. Any other error of Redis (a wrong type, missing rights) ends the wait at once. After
+// any error no lease is held. If ctx ended the wait, the error matches the cause of ctx and the last reason to wait.
 //
 // ctx bounds the call, not the lease. The lease is not renewed unless [WithAutoRenew] says so.
 func (l *Locker) Acquire(ctx context.Context, key string, ttl time.Duration, opts ...Option) (*Lease, error) {
@@ -140,24 +139,24 @@ func (l *Locker) Acquire(ctx context.Context, key string, ttl time.Duration, opt
 	return l.take(ctx, &a, (*Locker).wait, key, ttl, opts)
 }
 
-// WithLock waits for the lock as Acquire does, runs fn while it is held and renewed, and releases it when fn has
-// returned, panicked or ended its goroutine.
+// WithLock waits for the lock as Acquire does, runs fn while the lease is held and renewed, and releases the lock when
+// fn has returned, panicked or ended its goroutine.
 //
-// fn's context ends when the lease is lost, with a cause that matches [ErrLost]: fn must then stop, for somebody else
-// may begin. It ends with ctx too, and when the Locker is closed; the lock is then still kept until fn has returned,
-// since what fn does to unwind is as much in need of it. [FromContext] finds the lease in it, for what fn calls; and an
-// acquire of the same key with it is refused with [ErrInvalid], since it would wait for fn. To work on, pass the lease;
-// to begin something that is to wait until fn has returned, give it another context.
+// The context of fn ends when the lease is lost, with a cause that matches [ErrLost]. Then fn must stop, because
+// somebody else may begin. The context also ends with ctx, and when the Locker is closed. In both cases the lock is
+// kept until fn has returned, because fn needs it to unwind. [FromContext] finds the lease in the context, for the
+// functions that fn calls. An acquire of the same key with this context would wait for fn, so it returns [ErrInvalid].
+// Pass the lease to work on under it. To start something that waits until fn has returned, use another context.
 //
-// WithLock returns fn's error. If the lease was lost before fn returned, an error matching ErrLost is joined to it,
-// unless fn's error is that loss already, such as the cause of its context. That the release failed is no error: the
-// work is done, the key goes with its TTL, and the hooks and the logger hear of it. If the lock was not won, fn is not
-// run and the error is Acquire's.
+// WithLock returns the error of fn. If the lease was lost before fn returned, an error that matches ErrLost is joined
+// to it, unless the error of fn is that loss already, for example the cause of its context. A failed release is not an
+// error of WithLock: the work is done, the key expires with its TTL, and the hooks and the logger are told. If the lock
+// was not won, fn does not run, and the error is that of Acquire.
 func (l *Locker) WithLock(ctx context.Context, key string, ttl time.Duration, fn func(ctx context.Context, lease *Lease) error, opts ...Option) error {
 	return l.with(ctx, (*Locker).wait, key, ttl, fn, opts)
 }
 
-// TryWithLock is WithLock for a lock that is free: otherwise it answers [ErrHeld] at once and does not run fn.
+// TryWithLock is WithLock for a lock that is free. Otherwise it returns [ErrHeld] at once and does not run fn.
 func (l *Locker) TryWithLock(ctx context.Context, key string, ttl time.Duration, fn func(ctx context.Context, lease *Lease) error, opts ...Option) error {
 	return l.with(ctx, (*Locker).try, key, ttl, fn, opts)
 }

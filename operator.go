@@ -10,18 +10,18 @@ import (
 	"github.com/go-leasehold/leasehold/internal/line"
 )
 
-// Adopt takes a lease over, from another process or from before a restart: its token's place is taken by the new
-// lease's own, in one step, with a new and higher fencing token. So the former holder's renewals, its Release and its
-// Close do not touch the lease any more, and the resource refuses its late writes. Have it call [Lease.Detach] first,
-// and both never trust the lock at once. Otherwise it hears that it has lost its lease at its next renewal, or at once
-// if it is this Locker's, and until then both do.
+// Adopt takes a lease over, from another process or from before a restart. In one step the token of the new lease
+// replaces the former token, with a new and higher fencing token. So the renewals, the Release and the Close of the
+// former holder no longer touch the lease, and the resource refuses its late writes. Have the former holder call
+// [Lease.Detach] first: then the two never trust the lock at once. Otherwise the former holder learns of the loss at
+// its next renewal, or at once if its lease is of this Locker. Until then both trust the lock.
 //
 // Adopt never creates a lease. If the token does not hold the key, the error matches [ErrLost] and says why. Like
 // TryAcquire it tries once, and waits for Redis no longer than ctx, ttl and 3 s allow.
 //
-// After any other error the lease is the former token's, as it was, and Adopt may be called again. Where that is not
-// known yet, since the answer did not arrive, the lock is given back to the former token in the background, for 10 s at
-// most; another Adopt of the same token by this Locker waits for that.
+// After any other error the former token has the lease, as before, and Adopt may be called again. If no answer arrived,
+// this is not known yet: the lock is given back to the former token in the background, for at most 10 s. Another Adopt
+// of the same token by this Locker waits for that.
 func (l *Locker) Adopt(ctx context.Context, key, token string, ttl time.Duration, opts ...Option) (*Lease, error) {
 	a := attempt{op: "adopt"}
 	a.asks.Former = token
@@ -76,8 +76,8 @@ type LockState struct {
 	Waiters      int           // who wait for it and are alive; those behind the first thousand are counted alive or not
 }
 
-// Inspect tells who holds a lock, for how long, and how many wait. It changes nothing, and what it tells may be over
-// when it arrives: it is for people, and for nothing that must be safe.
+// Inspect tells who holds a lock, for how long, and how many wait. It changes nothing. Its answer may be out of date
+// when it arrives, so use it to inform people, and not where safety depends on it.
 func (l *Locker) Inspect(ctx context.Context, key string) (LockState, error) {
 	a := attempt{op: "inspect"}
 	if err := l.address(&a, key, nil); err != nil {
@@ -90,10 +90,10 @@ func (l *Locker) Inspect(ctx context.Context, key string) (LockState, error) {
 	return LockState{a.asks.Key, v.Held, v.Owner, v.Left, v.Fence, v.Waiters}, nil
 }
 
-// ForceRelease takes the lock from whoever holds it and gives it to the first waiter. It is for operators: a holder in
-// another process is not told before its next renewal, and its late writes are stopped only by their fencing token; a
-// lease of this Locker is lost at once. A key that is no lock, since it has another type, is deleted all the same. A
-// lock that nobody holds is no error. After an error it may or may not have been done.
+// ForceRelease takes the lock from its holder and gives it to the first waiter. It is for operators. A lease of this
+// Locker is lost at once. A holder in another process learns of it at its next renewal, and only the fencing token
+// stops its late writes. A key of another type is deleted too. It is no error if nobody holds the lock. After an error
+// the lock may or may not have been taken away.
 func (l *Locker) ForceRelease(ctx context.Context, key string) error {
 	a := attempt{op: "force release"}
 	if err := l.address(&a, key, nil); err != nil {

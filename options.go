@@ -25,10 +25,10 @@ const maxReplicasIn = backend.CallBound - time.Second
 // each call, and one that long is some data that were meant to be hashed.
 const maxKey = 16 << 10
 
-// An Option changes how a [Locker] takes or keeps its leases. Options given to [New] are the Locker's defaults; options
-// given to a call stand before them, the last one first. A call checks them all before anything is sent, and answers
-// [ErrInvalid] with the option's name and value, also for one that is not a call's. The zero Option changes nothing.
-// Options are values and may be shared.
+// An Option changes how a [Locker] takes or keeps its leases. Options given to [New] are the Locker's defaults. Options
+// given to a call override them, and the last one given wins. A call checks all of them before it sends anything. For
+// an invalid option, and for one that is not an option of a call, it returns [ErrInvalid] with the name and the value.
+// The zero Option changes nothing. Options are values and may be shared.
 type Option struct{ set func(*options) }
 
 // place is where options are given.
@@ -60,52 +60,54 @@ type options struct {
 	quarantine time.Duration
 }
 
-// WithAutoRenew says whether the lease is renewed in the background until it is released, lost or, with [WithMaxHold],
-// held long enough. By default it is under WithLock, where the renewing ends with fn, and it is not after Acquire,
-// TryAcquire and Adopt, where nothing tells work that goes on from work that hangs.
+// WithAutoRenew says whether the lease is renewed in the background until it is released or lost, or until
+// [WithMaxHold] ends it. It is on by default in WithLock and TryWithLock, where the renewing ends with fn. It is off by
+// default after Acquire, TryAcquire and Adopt, because there nothing tells work that goes on from work that hangs.
 func WithAutoRenew(on bool) Option {
 	return Option{func(o *options) { o.autoRenew = &on }}
 }
 
 // WithRenewEvery sets the time between two automatic renewals. Zero, the default, is a third of the TTL, which leaves
-// time for two more tries after one that failed. Given to New it is a wish, as New does not know the TTLs: a lease for
-// whose TTL it is too long is renewed after a third of that. Given to a call it is an order, of at most half the TTL.
+// time for two more tries after a renewal that failed. Given to New, d is an upper limit, because New does not know the
+// TTLs: a lease whose TTL is too short for d is renewed after a third of its TTL. Given to a call, d is exact, and at
+// most half the TTL.
 func WithRenewEvery(d time.Duration) Option {
 	return Option{func(o *options) { o.renewEvery, o.renewWish = d, o.at != inCall }}
 }
 
-// WithMaxHold bounds how long a lease can be kept by any renewing, counted from the moment its acquire was sent: a
-// holder that hangs does not hold for ever. When it has passed the lease is lost. Zero, the default, is no bound.
+// WithMaxHold limits how long renewals can keep a lease, counted from the moment at which its acquire was sent. So a
+// holder that hangs does not hold the lock for ever. After d the lease is lost. Zero, the default, is no limit.
 func WithMaxHold(d time.Duration) Option {
 	return Option{func(o *options) { o.maxHold = d }}
 }
 
-// WithLockDelay keeps the key in Redis for d beyond the TTL that the holder trusts, so that after a crash or a loss
-// nobody gets in before writes that were under way have settled. A release waits for nothing. Zero is the default.
+// WithLockDelay makes Redis keep the key for d longer than the holder trusts the lease. So after a crash or a loss
+// nobody gets the lock before writes that were under way have had time to settle. A release ignores the lock delay.
+// Zero is the default. (The name is Chubby's.)
 func WithLockDelay(d time.Duration) Option {
 	return Option{func(o *options) { o.lockDelay = d }}
 }
 
-// WithReplicas has an acquire wait until n replicas have acknowledged it, at most for the timeout (in whole
-// milliseconds; half the TTL and 2 s at most). With fewer the lock is given back and the error says how many there
-// were, so a failover to one of them does not lose a lease that has not been renewed since. It makes losing one
-// unlikely, not impossible: Redis may still promote a replica that had not acknowledged. It costs a round trip to the
-// replicas for each acquire, on a connection of its own while it lasts. Renewals do not wait. n is 0 by default: no
-// waiting. A client whose ReadTimeout is shorter than the timeout gives up before.
+// WithReplicas makes an acquire wait until n replicas have acknowledged it, at most for the timeout (in whole
+// milliseconds, at most half the TTL and 2 s). If fewer do, the lock is given back, and the error says how many there
+// were. So a failover to one of these replicas does not lose a lease that has not been renewed since. It makes such a
+// loss unlikely, not impossible: Redis may promote another replica. Each acquire costs a round trip to the replicas, on
+// a connection of its own. Renewals do not wait. n is 0 by default: no acquire waits. If the ReadTimeout of the client
+// is shorter than the timeout, the client gives up first.
 //
-// The question has to reach the server that has the key. So a client of several servers, a cluster's or a redis.Ring,
-// is asked for that server, which takes one more round trip, and a client that hides what it is, as a struct does that
-// embeds only the interface, is refused with [ErrInvalid]: give it a method Unwrap() redis.UniversalClient.
+// The server that has the key must be asked. A client of several servers, for a cluster or a redis.Ring, needs one more
+// round trip for that. A client that hides its kind, as a struct does that embeds only the interface, is refused with
+// [ErrInvalid]: give it a method Unwrap() redis.UniversalClient.
 func WithReplicas(n int, timeout time.Duration) Option {
 	return Option{func(o *options) { o.replicas, o.replicasIn = n, timeout }}
 }
 
-// WithKeyPrefix puts s before every key, and so before every key that is derived from one and before the wake channel:
-// an ACL needs ~s* and &s*. All processes that share a lock must have the same prefix: with another one and a longer
-// key they would share the lock but not its line and its counter. It may hold a hash tag ("{tenant}:") but no single
-// brace.
+// WithKeyPrefix puts s before every key, before every key that is derived from one, and before the name of the wake
+// channel. An ACL needs ~s* and &s*. All processes that share a lock must have the same prefix. With another prefix and
+// a longer key they would share the lock, but not its line and its counter. The prefix may contain a hash tag
+// ("{tenant}:"), but no single brace.
 //
-// It is for New and NewQuorum: Inspect and ForceRelease must name the same keys as the calls that lock them, and the
+// It is for New and NewQuorum. Inspect and ForceRelease must name the same keys as the calls that lock them, and the
 // Locker has one channel for messages.
 func WithKeyPrefix(s string) Option {
 	return Option{func(o *options) {
@@ -115,21 +117,21 @@ func WithKeyPrefix(s string) Option {
 	}}
 }
 
-// WithOwner puts a readable label into the token, for [LockState] and the log: up to 64 printable ASCII characters. It
-// proves nothing; ownership is the random part.
+// WithOwner puts a readable label into the token, for [LockState] and the log: up to 64 printable ASCII characters. The
+// label proves nothing. The random part of the token proves ownership.
 func WithOwner(label string) Option {
 	return Option{func(o *options) { o.owner = label }}
 }
 
-// WithHooks has h called at the events of a lease's life, after the hooks that were given before: those of New come
-// first, then those of the call. See [Hooks].
+// WithHooks adds hooks, which are called at the events of a lease's life. Hooks of New are called first, then those of
+// the call, in the order in which they were given. See [Hooks].
 func WithHooks(h Hooks) Option {
 	return Option{func(o *options) { o.hooks = append(slices.Clip(o.hooks), h) }}
 }
 
-// WithLogger has one line written for every loss, jeopardy and failed release, and once in 10 s at most for waits on a
-// Redis that is unavailable, with the key, the fencing token, the owner label and the reason, never with the token.
-// Nil, the default, is silence.
+// WithLogger writes one line for each loss, jeopardy and failed release, and at most once in 10 s for waits on a Redis
+// that is unavailable. A line has the key, the fencing token, the owner label and the reason, and never the token. Nil,
+// the default, writes nothing.
 func WithLogger(log *slog.Logger) Option {
 	return Option{func(o *options) { o.logger = log }}
 }

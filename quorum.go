@@ -8,16 +8,16 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// WithRestartQuarantine sets for how long a node of a quorum gives its vote to nobody after it has started, so that
-// every lease that it may have forgotten is over before it votes again. It is for [NewQuorum] alone, and one setting
-// for all processes that use the nodes: a process with a shorter one breaks the exclusion of the others. A lease whose
-// TTL and lock delay together exceed it is refused with [ErrInvalid], because the longest TTL in use cannot be found
-// out and so has to be bounded.
+// WithRestartQuarantine sets for how long a node of a quorum does not vote after its start, so that every lease that it
+// may have forgotten has expired before it votes again. It is for [NewQuorum] alone, and one setting for all processes
+// that use the nodes: a process with a shorter one breaks the exclusion of the others. A lease whose TTL and lock delay
+// together exceed it is refused with [ErrInvalid], because the longest TTL in use cannot be found out and so must have
+// a limit.
 //
-// The default is one minute and not none: Redis loses its last writes in a crash unless it was set up with "appendfsync
-// always", and without a quarantine one such crash is enough for two holders. What it costs is that a node that has
-// just been started counts as missing for a while. Zero switches it off; only for nodes that never lose a write.
-// FLUSHALL, eviction and a failover inside a node are losses that no quarantine sees.
+// The default is [DefaultRestartQuarantine] and not none. Redis loses its last writes in a crash unless it runs with
+// "appendfsync always", and without a quarantine one such crash is enough for two holders. The cost is that a node that
+// has just been started counts as missing for a while. Zero switches the quarantine off, for nodes that never lose a
+// write. FLUSHALL, an eviction and a failover inside a node lose keys without a restart, so no quarantine sees them.
 func WithRestartQuarantine(d time.Duration) Option {
 	return Option{func(o *options) {
 		if o.belongs(inNewQuorum, "WithRestartQuarantine(%v): it is for NewQuorum", d) {
@@ -26,22 +26,22 @@ func WithRestartQuarantine(d time.Duration) Option {
 	}}
 }
 
-// NewQuorum returns a Locker over an odd number of nodes, three at least, that know nothing of one another: a lock is
-// held by whom a majority of them says it is, and goes on while a majority can be reached. Each client reaches one
-// node, which may itself be a server, a failover group or a cluster, but not a [redis.Ring], which loses the leases of
-// the keys that it moves. The clients stay the caller's.
+// NewQuorum returns a Locker over an odd number of nodes, at least three, that know nothing of one another. A lock is
+// held by the holder that a majority of them names, and it is held while a majority can be reached. Each client reaches
+// one node. A node may be a server, a failover group or a cluster. It must not be a [redis.Ring], which loses the
+// leases of the keys that it moves. The clients stay the caller's.
 //
-// It is used like a Locker of [New], with these differences. Waiters do not stand in a line: they try again after
-// pauses of chance, and a newcomer may be faster. A failure of too many nodes matches [ErrNoQuorum] and carries a
-// [NodeError] for each. Inspect tells what a majority says, and no waiters. Nodes must be restarted less than a
-// majority at a time, or everybody waits out [WithRestartQuarantine].
+// The Locker is used like one of [New], with these differences. Waiters do not stand in a line: they retry after pauses
+// with jitter, and a newcomer may be faster. If too many nodes fail, the error matches [ErrNoQuorum] and carries a
+// [NodeError] for each. Inspect tells what a majority says, and no waiters. Restart less than a majority of the nodes
+// at a time; otherwise everybody waits until [WithRestartQuarantine] has passed.
 //
-// One holder at most is trusted as long as the nodes' clocks run at the holder's rate within its margin and do not step
-// forward, and a node that lost data was in quarantine after it. Fencing tokens rise whatever the clocks do, while a
-// node that took part in both leases keeps its data.
+// At most one holder is trusted on two conditions: the clocks of the nodes run at the holder's rate within its margin
+// and do not step forward, and a node that lost data was in quarantine after that. Fencing tokens rise whatever the
+// clocks do, while one node that took part in both leases keeps its data.
 //
-// NewQuorum sends nothing. That two clients reach one server is found out by the first acquires, if there is a
-// quarantine, and is then the error of every call.
+// NewQuorum sends nothing. If there is a quarantine, the first acquires find out whether two clients reach one server.
+// Then every call returns that error.
 func NewQuorum(nodes []redis.UniversalClient, opts ...Option) (*Locker, error) {
 	defaults := (&options{quarantine: time.Minute}).with(inNewQuorum, opts)
 	q, err := quorum.New(nodes, quorum.Config{

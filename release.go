@@ -36,19 +36,19 @@ func (x *Lease) end(reason error) error {
 	return x.err
 }
 
-// Release gives the lock back, to the first waiter if there is one. From the call on the lease has ended for its
-// holder: it is neither valid nor renewed, [Lease.Done] is closed, its contexts end, and [Lease.Err] matches
-// [ErrReleased]. What Release returns is what became of the key. It may be called again and again: after a success it
-// returns nil and sends nothing.
+// Release gives the lock back, to the first waiter if there is one. The call itself ends the lease for its holder: the
+// lease is neither valid nor renewed, [Lease.Done] is closed, its contexts end, and [Lease.Err] matches [ErrReleased].
+// The result of Release says what happened to the key. Release may be called again. After a success it returns nil and
+// sends nothing.
 //
-// A context that has ended already does not stop it; Release then has a bound of its own, no longer than what is left
-// of the lease. A context that ends during the call ends the wait for the answer.
+// A context that has ended already does not stop Release, which then has a bound of its own, no longer than the rest of
+// the lease. A context that ends during the call ends the wait for the answer.
 //
 // An error that matches [ErrLost] says that the lease had been lost before, or that Redis answered that the key was
-// gone or somebody else's. After any other error, of the context or of Redis, the key may live until its TTL has
-// passed: Release may be called again, and goes on by itself in the background while that is of use. If go-redis had to
-// send the release twice and the second answer was "not yours", the first has done it; the Released hook hears that the
-// release was not clean.
+// gone or another holder's. After any other error, of the context or of Redis, the key may live until its TTL has
+// passed. Release may be called again, and a retry runs in the background while that is of use. If go-redis had to send
+// the release twice and the second answer was "not yours", the first copy has done the work: the Released hook is told
+// that the release was not clean.
 func (x *Lease) Release(ctx context.Context) error {
 	if x == nil {
 		return errNilLease
@@ -251,12 +251,12 @@ func (x *Lease) run(ctx context.Context, fn func(context.Context, *Lease) error)
 	return fn(inner, x)
 }
 
-// Detach ends the lease here without a word to Redis, where it lives on for as long as it was last renewed, and returns
-// its token: for [Locker.Adopt], in the process that takes the work over. It returns "" if the lease had ended before.
-// Nothing renews it any more, Close leaves it alone, and it does not count as lost.
+// Detach ends the lease in this process and returns its token, for [Locker.Adopt] in the process that takes the work
+// over. It sends nothing: in Redis the lease lives for as long as it was last renewed. Detach returns "" if the lease
+// had ended before. Nothing renews the lease any more, Close does not touch it, and it does not count as lost.
 //
-// From then on [Lease.Err] matches [ErrReleased], contexts of the lease have ended, and Release does nothing. Nobody
-// holds the lock while nobody adopts it, but others wait until its TTL has passed.
+// From then on [Lease.Err] matches [ErrReleased], the contexts of the lease have ended, and Release does nothing. Until
+// somebody adopts the lease nobody holds the lock, but others wait until its TTL has passed.
 func (x *Lease) Detach() string {
 	if x == nil || x.check() != nil {
 		return ""

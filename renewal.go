@@ -12,9 +12,9 @@ import (
 	"github.com/go-leasehold/leasehold/internal/keep"
 )
 
-// Renew puts the lease's full TTL back, in Redis and, from the moment before the call, here. An error that matches
-// [ErrLost] or [ErrReleased] is final. After any other, of the context or of Redis, the lease is still held until
-// [Lease.ValidUntil], and Renew may be called again. It works beside automatic renewals.
+// Renew restores the full TTL of the lease, in Redis, and here counted from the moment before the call. An error that
+// matches [ErrLost] or [ErrReleased] is final. After any other error, of the context or of Redis, the lease is still
+// held until [Lease.ValidUntil], and Renew may be called again. Renew can be used beside automatic renewals.
 func (x *Lease) Renew(ctx context.Context) error {
 	if x == nil {
 		return errNilLease
@@ -36,8 +36,9 @@ func (x *Lease) Renew(ctx context.Context) error {
 	return nil
 }
 
-// EnsureFor returns nil if the lease may be trusted for d more, after one renewal if it needs one. Ask it before a step
-// whose length is known. A d that the TTL cannot give is refused with [ErrInvalid]; any other error is Renew's.
+// EnsureFor returns nil if the lease may be trusted for another d. If less is left, it first renews the lease once.
+// Call it before a step of known length. If d is more than the TTL can give, it returns [ErrInvalid]. Any other error
+// is that of Renew.
 func (x *Lease) EnsureFor(ctx context.Context, d time.Duration) error {
 	if x == nil {
 		return errNilLease
@@ -57,8 +58,9 @@ func (x *Lease) EnsureFor(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// Contended returns a channel that is closed once somebody waits for the key, so that a long job can release it between
-// two items and let others in. The news comes with a renewal, not at once; renewals ask for it from the first call on.
+// Contended returns a channel that is closed once somebody waits for the key. So a long job can release the lock
+// between two items and let others in. A renewal brings this news, so it takes until the next one. Renewals ask for it
+// after the first call of Contended.
 func (x *Lease) Contended() <-chan struct{} {
 	if x == nil {
 		return closedChan

@@ -9,9 +9,9 @@ type Stats struct {
 
 	Acquired            int64
 	GaveUp              int64
-	Retried             int64 // times that an acquire which waits found Redis unavailable
+	Retried             int64 // times that a waiting acquire found Redis unavailable
 	Renewed             int64
-	RenewalsFailed      int64 // renewals without a yes
+	RenewalsFailed      int64 // renewals that Redis did not confirm
 	Lost                int64 // a lease that has ended is counted here, or in one of the next two
 	Released            int64
 	ReleasesUnconfirmed int64 // leases whose release failed or was not confirmed

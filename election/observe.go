@@ -9,38 +9,38 @@ import (
 	"github.com/go-leasehold/leasehold"
 )
 
-// Leader is who leads, as Redis said at one instant. The zero Leader is nobody.
+// Leader says who leads, as Redis reported it at one instant. The zero Leader means nobody.
 type Leader struct {
 	Owner string // the leasehold.WithOwner label of its candidate, "" if that has none
 	Term  int64  // the fencing token of its lease, greater in every later term
 }
 
-// The pauses between two looks of an observer. Each is shortened by up to a fifth by chance, so that the observers who
-// started together do not look together.
+// The pauses between two polls of an observer. Each is shortened by a jitter of up to a fifth, so that observers that started
+// together do not poll together.
 const (
-	quick = 250 * time.Millisecond // nobody looks more often than this
+	quick = 250 * time.Millisecond // nobody polls more often than this
 	idle  = time.Second            // while nobody leads
-	slow  = 5 * time.Second        // nobody looks less often than this
+	slow  = 5 * time.Second        // nobody polls less often than this
 )
 
-// Observe tells who leads: at first, and then whenever that has changed. It stands for nothing itself. The sequence ends with
-// ctx, and can be ranged over again.
+// Observe reports who leads: once at the start, and then whenever that has changed. The observer is no candidate. The
+// sequence ends with ctx, and can be ranged over again.
 //
 //	for leader, err := range election.Observe(ctx, locker, "billing") {
 //		…
 //	}
 //
-// Observe asks Redis in the goroutine of the loop, and sleeps between two looks. A change is told within a third of the time
-// that the leader's key had left at the look before, but that is never more than 5 s, nor less than 250 ms; and within a
-// second while nobody leads. A term that begins and ends between two looks is not told. So an observer sends about four
+// Observe asks Redis in the goroutine of the loop, and sleeps between two polls. It reports a change within a third of the
+// time that the leader's key had left at the poll before, but within 5 s at most, and not sooner than 250 ms; while nobody
+// leads, within a second. It does not report a term that begins and ends between two polls. So an observer sends about four
 // commands in a TTL, and at most five in a second.
 //
-// When Redis cannot be asked, the error is told, once. Observe then tries again after growing pauses, of 5 s at most. When it
-// knows who leads, it tells that, even if nothing has changed. An error that matches leasehold.ErrInvalid or
-// leasehold.ErrClosed is the last.
+// If Redis cannot be asked, Observe reports the error once, and then retries after growing pauses of at most 5 s. As soon as
+// it knows who leads, it reports that, even if nothing has changed. An error that matches leasehold.ErrInvalid or
+// leasehold.ErrClosed is the last one.
 //
-// What is told may be over already. It is good for showing it, and for sending a request to the leader, which must itself
-// know whether it leads. It is not good for deciding that one may write.
+// A report may be out of date already. Use it to show the leader, or to send a request to the leader, which must itself know
+// whether it leads. Do not use it to decide whether a process may write.
 func Observe(ctx context.Context, locker *leasehold.Locker, key string) iter.Seq2[Leader, error] {
 	return func(yield func(Leader, error) bool) {
 		var last Leader
@@ -68,7 +68,7 @@ func Observe(ctx context.Context, locker *leasehold.Locker, key string) iter.Seq
 	}
 }
 
-// final tells an error that no later look can be without.
+// final reports whether every later poll would return the same error.
 func final(err error) bool {
 	return errors.Is(err, leasehold.ErrInvalid) || errors.Is(err, leasehold.ErrClosed)
 }
@@ -80,8 +80,8 @@ func leaderOf(state leasehold.LockState) Leader {
 	return Leader{Owner: state.Owner, Term: state.FencingToken}
 }
 
-// untilNext is the time to the next look. A leader that renews has at least two thirds of its TTL left. One that does not
-// has less and less, so the looks are closer together where the election of another comes closer.
+// untilNext is the time to the next poll. A leader that renews has at least two thirds of its TTL left. A leader that does not
+// renew has less and less, so the polls are closer together when the next election comes closer.
 func untilNext(state leasehold.LockState) time.Duration {
 	switch {
 	case !state.Held:

@@ -1,15 +1,15 @@
-// Package leaseholdtest helps to test code that takes locks: it brings a Redis along, takes locks away, and cuts the
-// connection. It needs no server, no port to choose and no set-up.
+// Package leaseholdtest helps to test code that takes locks. It brings a Redis along, takes locks away, and cuts
+// connections. It needs no server, no port and no set-up.
 //
-// Most tests should use [Bubble]. It runs a test in a bubble of testing/synctest, where time passes only while everybody
-// waits: an hour of renewals takes milliseconds, and a TTL ends at its exact instant. [New] is for what a bubble cannot
-// hold, such as a benchmark, or code that opens connections of its own.
+// Most tests should use [Bubble]. It runs a test in a bubble of testing/synctest, where time passes only while every goroutine
+// waits. So an hour of renewals takes milliseconds, and a TTL ends at its exact instant. [New] is for tests that cannot run in
+// a bubble, such as a benchmark, or code that opens connections of its own.
 //
 //	func TestAPaymentStopsWhenItsLeaseIsLost(t *testing.T) {
 //		leaseholdtest.Bubble(t, func(t *testing.T, env *leaseholdtest.Env) {
 //			err := env.Locker().WithLock(t.Context(), "invoice:7", 10*time.Second, func(ctx context.Context, lease *leasehold.Lease) error {
 //				env.Lose(lease)
-//				return ctx.Err() // what a call with this context answers now
+//				return ctx.Err() // what a call with this context returns now
 //			})
 //			if !errors.Is(err, leasehold.ErrLost) {
 //				t.Errorf("got %v, want the loss", err)
@@ -17,8 +17,8 @@
 //		})
 //	}
 //
-// The Redis is miniredis, which runs the scripts of this library. Its Lua is not Redis' own, and it has no ACL, cluster or
-// failover. So test here what your code does with its locks, and your own scripts against the server that you use.
+// The Redis is miniredis, which runs the scripts of this library. It has another Lua than Redis, and no ACL, cluster or
+// failover. So test here what your code does with its locks, and test your own scripts against the server that you use.
 //
 // Import this package from _test.go files only. Nothing else of this library imports it, so a program that uses leasehold
 // contains neither miniredis nor this package.
@@ -41,7 +41,7 @@ import (
 const holdTTL = 24 * time.Hour
 
 // Env is the Redis of one test, as the code under test sees it. Make it with [New] or [Bubble]; the zero Env is of no use.
-// It may be used by several goroutines at once, but [Env.Hold] can stop the test and so, like t.Fatal, is for the test's own.
+// Several goroutines may use it at once. But [Env.Hold] can stop the test, so call it, like t.Fatal, in the goroutine of the test.
 type Env struct {
 	t      testing.TB
 	client *redis.Client   // for the code under test
@@ -49,8 +49,8 @@ type Env struct {
 	apart  *redis.Client   // for everybody else: no outage reaches it
 }
 
-// New starts a Redis for the test on a loopback port. It ends with the test, and so does everything that was made from the
-// Env. Time is the machine's, so a TTL takes as long as it takes in production.
+// New starts a Redis for the test on a loopback port. The Redis ends with the test, and so does everything that was made
+// from the Env. The time is that of the machine, so a TTL takes as long as in production.
 func New(t testing.TB) *Env {
 	t.Helper()
 	server, apart := redistest.Mini(t)
@@ -62,11 +62,11 @@ func New(t testing.TB) *Env {
 }
 
 // Bubble runs fn in a bubble of testing/synctest with a Redis in it. The connections are in memory, and the server's TTLs
-// and its TIME follow the bubble's clock. time.Sleep moves that clock; synctest.Wait waits until everybody waits.
+// and its TIME follow the bubble's clock. time.Sleep moves that clock; synctest.Wait waits until all goroutines wait.
 //
 // The rules of synctest.Test apply. What fn starts must end before the bubble does: a goroutine that is left over fails the
-// test. Make whatever talks to this Redis inside fn, from [Env.Locker] or [Env.Client], since a real connection stops the
-// clock for as long as somebody reads from it. The clock also stands still while a goroutine waits for a mutex.
+// test. Everything that talks to this Redis must be made inside fn, from [Env.Locker] or [Env.Client], because a real
+// connection stops the clock while somebody reads from it. The clock also stands still while a goroutine waits for a mutex.
 func Bubble(t *testing.T, fn func(t *testing.T, env *Env)) {
 	t.Helper()
 	redistest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, dial func(...func(*redis.Options)) *redis.Client) {
@@ -79,13 +79,14 @@ func Bubble(t *testing.T, fn func(t *testing.T, env *Env)) {
 	})
 }
 
-// Client returns the client of the code under test. It is the same one at each call, and is closed with the test. In an Env
-// of [New], Client().Options().Addr is an address for code that makes a client of its own; [Env.Outage] reaches that too.
+// Client returns the client for the code under test. Each call returns the same client, and the test closes it at its end. In
+// an Env of [New], code that makes a client of its own can use the address in Client().Options().Addr. [Env.Outage] affects
+// that client too.
 func (e *Env) Client() *redis.Client { return e.client }
 
-// Locker makes a Locker on [Env.Client] for the code under test. Two of them are to each other as two processes are. Each is
-// closed with the test, after an outage that is still on has ended; if Close then reports an error, such as a function of
-// WithLock that does not return, the test has failed.
+// Locker makes a Locker on [Env.Client] for the code under test. Two of them behave like two processes. Each is
+// closed at the end of the test, after an outage that is still on has ended. If Close then returns an error, for example because
+// a function of WithLock does not return, the test fails.
 func (e *Env) Locker(opts ...leasehold.Option) *leasehold.Locker {
 	return e.locker(e.client, opts)
 }
@@ -93,7 +94,7 @@ func (e *Env) Locker(opts ...leasehold.Option) *leasehold.Locker {
 func (e *Env) locker(client *redis.Client, opts []leasehold.Option) *leasehold.Locker {
 	l := leasehold.New(client, opts...)
 	e.t.Cleanup(func() {
-		e.Back() // or Close would wait out all of its bounds
+		e.Back() // otherwise Close would wait for as long as it may
 		if err := l.Close(); err != nil {
 			e.t.Errorf("leaseholdtest: %v", err)
 		}
@@ -101,9 +102,9 @@ func (e *Env) locker(client *redis.Client, opts []leasehold.Option) *leasehold.L
 	return l
 }
 
-// Hold has somebody else take the lock, who is in another process and whom no [Env.Outage] reaches. Release the lease to
-// let the next one in; otherwise it is held until the test ends. opts are those of the holder's Locker, such as
-// leasehold.WithOwner, or the leasehold.WithKeyPrefix that the code under test has. A lock that is not free fails the test.
+// Hold takes the lock for another process, which no [Env.Outage] affects. The lock is held until the test releases the lease,
+// or ends. opts are the options of that process's Locker, such as leasehold.WithOwner, or the leasehold.WithKeyPrefix that the
+// code under test uses. If the lock is not free, the test fails.
 func (e *Env) Hold(key string, opts ...leasehold.Option) *leasehold.Lease {
 	e.t.Helper()
 	lease, err := e.locker(e.apart, opts).TryAcquire(context.Background(), key, holdTTL)
@@ -113,12 +114,12 @@ func (e *Env) Hold(key string, opts ...leasehold.Option) *leasehold.Lease {
 	return lease
 }
 
-// Lose takes a lease from its holder, as a failover, an eviction or an operator may. When it returns the lease has ended
-// with leasehold.ErrLost, its contexts are over, and the lock is free for whoever comes first.
+// Lose takes a lease from its holder, as a failover, an eviction or an operator may do. When it returns, the lease has ended
+// with leasehold.ErrLost, its contexts have ended, and the lock is free.
 //
-// A lease that is not held in this Redis, or an outage, makes the test fail. A fake that the code under test calls with the
-// context of its work finds the lease by leasehold.FromContext. Where the test can get no lease, delete the key with
-// [Env.Client]: the holder then hears of it at its next renewal.
+// The test fails if the lease is not held in this Redis, or during an outage. A fake that the code under test calls with the
+// context of its work finds the lease with leasehold.FromContext. If the test cannot get the lease, delete the key with
+// [Env.Client]: the holder then learns of the loss at its next renewal.
 func (e *Env) Lose(lease *leasehold.Lease) {
 	e.t.Helper()
 	ctx := context.Background()
@@ -126,7 +127,7 @@ func (e *Env) Lose(lease *leasehold.Lease) {
 		e.t.Errorf("leaseholdtest: lose: %v", err)
 		return
 	}
-	// The holder asks at once, and not at its next turn. So the test need not wait, nor guess when the loss is heard.
+	// The holder renews at once, and not at its next turn. So the test need not wait or guess when the holder learns of the loss.
 	if err := lease.Renew(ctx); !errors.Is(err, leasehold.ErrLost) {
 		e.t.Errorf("leaseholdtest: lose: the lease is not lost, but: %v", err)
 	}
