@@ -78,7 +78,7 @@ func TestALeaseEndsAtItsDeadlineByATimer(t *testing.T) {
 }
 
 // Go's monotonic clock stands still while a machine is suspended; only the wall clock shows it.
-func TestALeaseOfASuspendedMachineIsLostAtTheFirstLook(t *testing.T) {
+func TestALeaseOfASuspendedMachineIsLostWhenItIsFirstAsked(t *testing.T) {
 	locktest.InBubble(t, func(t *testing.T, w *locktest.World) {
 		p := w.Party()
 		x, err := p.TryAcquire(t.Context(), "k", time.Minute)

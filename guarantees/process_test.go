@@ -34,7 +34,7 @@ const (
 	busy = 500 * time.Millisecond
 )
 
-func TestAHundredWaitersKilledAtOnceCostOneClaimInAll(t *testing.T) {
+func TestAHundredWaitersKilledAtOnceCostOneTimeToLiveInAll(t *testing.T) {
 	s := newScene(t)
 	holder := s.acquire()
 	var crowd []*worker

@@ -43,7 +43,7 @@ func TestTryAcquirePassesNobodyWhoLivesBehindManyDead(t *testing.T) {
 }
 
 // Its release has cleared some away. The first who looks goes on.
-func TestAWaiterBehindManyDeadGetsInAtItsNextLook(t *testing.T) {
+func TestAWaiterBehindManyDeadGetsInAtItsNextPoll(t *testing.T) {
 	locktest.InBubble(t, func(t *testing.T, w *locktest.World) {
 		p, q := w.Party(), w.Party()
 		x, err := p.TryAcquire(t.Context(), "k", time.Minute)
@@ -56,7 +56,7 @@ func TestAWaiterBehindManyDeadGetsInAtItsNextLook(t *testing.T) {
 		assert.Len(t, w.Line("k"), 1501-256)
 		assert.Empty(t, w.Owner("k"))
 		require.NoError(t, (<-waiting).Err)
-		assert.Less(t, time.Since(begun), locktest.Tick+50*time.Millisecond)
+		assert.Less(t, time.Since(begun), locktest.PollInterval+50*time.Millisecond)
 	})
 }
 

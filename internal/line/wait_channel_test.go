@@ -236,6 +236,6 @@ func TestWaitingWithoutTheRightsToChannelsOnARealServer(t *testing.T) {
 	begun := time.Now()
 	require.NoError(t, x.Release(t.Context()), "a message that may not be sent does not stop a release")
 	require.NoError(t, <-waiting)
-	assert.Less(t, time.Since(begun), locktest.Tick+500*time.Millisecond)
+	assert.Less(t, time.Since(begun), locktest.PollInterval+500*time.Millisecond)
 	assert.EqualValues(t, 1, b.Stats().AcquiredByPoll)
 }

@@ -24,7 +24,7 @@ import (
 
 // A client of another library tells nobody that it has let go. The first of the line looks often, the others do not; nor does
 // anybody for the sake of a holder of ours.
-func TestOnlyTheFirstOfTheLineLooksOftenAndOnlyBehindAPlainClient(t *testing.T) {
+func TestOnlyTheFirstOfTheLinePollsOftenAndOnlyBehindAPlainClient(t *testing.T) {
 	locktest.InBubble(t, func(t *testing.T, w *locktest.World) {
 		w.Plain("k", time.Hour)
 		var parties []*locktest.Party
@@ -47,7 +47,7 @@ func TestOnlyTheFirstOfTheLineLooksOftenAndOnlyBehindAPlainClient(t *testing.T) 
 			return n
 		}
 		n := looks()
-		assert.InDelta(t, 10/locktest.ForeignTick.Seconds()*4/3, n[0], 20, "every 25 to 50 ms")
+		assert.InDelta(t, 10/locktest.ForeignPollInterval.Seconds()*4/3, n[0], 20, "every 25 to 50 ms")
 		assert.LessOrEqual(t, n[1], 12)
 		assert.LessOrEqual(t, n[2], 12)
 
@@ -70,7 +70,7 @@ func TestOnlyTheFirstOfTheLineLooksOftenAndOnlyBehindAPlainClient(t *testing.T) 
 }
 
 // Waiters that have looked at one instant, as after an outage or an expiry, do not go on doing so.
-func TestTheLooksOfWaitersThatJoinedAtOnceSpreadOut(t *testing.T) {
+func TestThePollsOfWaitersThatJoinedAtOnceSpreadOut(t *testing.T) {
 	locktest.InBubble(t, func(t *testing.T, w *locktest.World) {
 		var mu sync.Mutex
 		var at []time.Time
@@ -97,7 +97,7 @@ func TestTheLooksOfWaitersThatJoinedAtOnceSpreadOut(t *testing.T) {
 			at = nil
 			mu.Unlock()
 			begun := time.Now()
-			time.Sleep(locktest.Tick)
+			time.Sleep(locktest.PollInterval)
 			mu.Lock()
 			windows := map[time.Duration]int{}
 			for _, when := range at {

@@ -70,7 +70,7 @@ func TestASubscriptionThatMissesTwoMessagesInARowIsMadeAnew(t *testing.T) {
 		for i, want := range []leasehold.Wake{leasehold.WokenByPoll, leasehold.WokenByPoll, leasehold.WokenByMessage, leasehold.WokenByMessage} {
 			woken, took := handOver(t, p, q, "k")
 			assert.Equal(t, want, woken, i)
-			assert.Less(t, took, locktest.Tick)
+			assert.Less(t, took, locktest.PollInterval)
 		}
 		assert.EqualValues(t, 2, asked.Load())
 		assert.Equal(t, 1, w.Subscribers(), "the old one is closed")
@@ -238,7 +238,7 @@ func TestAConnectionThatIsClosedAtSubscribeIsNotOpenedAgainAtOnce(t *testing.T) 
 }
 
 // A hook that panics or ends the goroutine, when a subscription is begun or when its connection has broken, harms nobody.
-func TestHooksThatBreakInASubscriptionLeaveItToTheTickAndAreTriedAgain(t *testing.T) {
+func TestHooksThatBreakInASubscriptionLeaveItToThePollsAndAreTriedAgain(t *testing.T) {
 	for name, put := range locktest.BrokenHooks {
 		for how, end := range map[string]func(){"panics": func() { panic("no") }, "exits": runtime.Goexit} {
 			for when, atOnce := range map[string]bool{"first": true, "again": false} {
@@ -276,7 +276,7 @@ func TestHooksThatBreakInASubscriptionLeaveItToTheTickAndAreTriedAgain(t *testin
 						}
 						woken, took := handOver(t, p, q, "k")
 						assert.Equal(t, leasehold.WokenByPoll, woken)
-						assert.LessOrEqual(t, took, locktest.Tick)
+						assert.LessOrEqual(t, took, locktest.PollInterval)
 						assert.Zero(t, w.Subscribers())
 						time.Sleep(locktest.Refused - 5*time.Second)
 						assert.Positive(t, reached.Load())

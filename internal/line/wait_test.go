@@ -168,12 +168,12 @@ func TestAWaiterGetsInHoweverTheLockBecomesFree(t *testing.T) {
 		"deleted": {
 			func(w *locktest.World, p *locktest.Party) { w.Take("k", time.Minute) },
 			func(w *locktest.World, p *locktest.Party) { w.M.Del("k") },
-			locktest.Tick, leasehold.WokenByPoll, 9,
+			locktest.PollInterval, leasehold.WokenByPoll, 9,
 		},
 		"released by a plain client": {
 			func(w *locktest.World, p *locktest.Party) { w.Plain("k", time.Minute) },
 			func(w *locktest.World, p *locktest.Party) { w.M.Del("k") },
-			locktest.ForeignTick, leasehold.WokenByPoll, 230,
+			locktest.ForeignPollInterval, leasehold.WokenByPoll, 230,
 		},
 		"expired under a plain client": {
 			func(w *locktest.World, p *locktest.Party) { w.Plain("k", 5500*time.Millisecond) },
@@ -183,12 +183,12 @@ func TestAWaiterGetsInHoweverTheLockBecomesFree(t *testing.T) {
 		"deleted, without a TTL": {
 			func(w *locktest.World, p *locktest.Party) { require.NoError(w.T, w.M.Set("k", "for ever")) },
 			func(w *locktest.World, p *locktest.Party) { w.M.Del("k") },
-			locktest.ForeignTick, leasehold.WokenByPoll, 230,
+			locktest.ForeignPollInterval, leasehold.WokenByPoll, 230,
 		},
 		"Redis is flushed": {
 			func(w *locktest.World, p *locktest.Party) { w.Take("k", time.Minute) },
 			func(w *locktest.World, p *locktest.Party) { w.M.FlushAll() },
-			locktest.Tick, leasehold.WokenAtOnce, 10, // in a new stay
+			locktest.PollInterval, leasehold.WokenAtOnce, 10, // in a new stay
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -225,14 +225,14 @@ func TestAWaiterDoesWithoutMessages(t *testing.T) {
 		require.NoError(t, x.Release(t.Context()))
 		r := <-waiting
 		require.NoError(t, r.Err)
-		assert.LessOrEqual(t, time.Since(begun), locktest.Tick)
+		assert.LessOrEqual(t, time.Since(begun), locktest.PollInterval)
 		assert.Equal(t, leasehold.WokenByPoll, q.Heard("acquired")[0].Woken)
 		assert.InDelta(t, time.Minute-clock.Margin(time.Minute), time.Until(r.Lease.ValidUntil()), float64(time.Millisecond))
 	})
 }
 
 // They vanish without a word, a hundred of them or one: those behind wait for one mark in all.
-func TestDeadWaitersDelayTheLivingByOneClaimInAll(t *testing.T) {
+func TestDeadWaitersDelayTheLivingByOneTimeToLiveInAll(t *testing.T) {
 	locktest.InBubble(t, func(t *testing.T, w *locktest.World) {
 		p := w.Party()
 		x, err := p.TryAcquire(t.Context(), "k", time.Minute)
@@ -426,12 +426,12 @@ func TestACancelThatMeetsAHandOverLosesNeither(t *testing.T) {
 	}
 }
 
-func TestALongWaitCostsALookASecondAndNothingMore(t *testing.T) {
+func TestALongWaitCostsAPollASecondAndNothingMore(t *testing.T) {
 	locktest.InBubble(t, func(t *testing.T, w *locktest.World) {
 		p := w.Party()
 		require.NoError(t, w.M.Set("k", locktest.OtherToken)) // for ever
 		waiting := locktest.Beside(func() (*leasehold.Lease, error) { return p.Acquire(t.Context(), "k", time.Minute) })
-		time.Sleep(time.Minute + locktest.Tick/2)
+		time.Sleep(time.Minute + locktest.PollInterval/2)
 		keys, sent, routines := w.M.Dump(), len(p.Fault.Sent()), len(locktest.Goroutines())
 		time.Sleep(5 * time.Minute)
 		assert.InDelta(t, 300, len(p.Fault.Sent())-sent, 2)

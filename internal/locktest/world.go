@@ -291,14 +291,14 @@ const FreeFlights, MaxFlights = 2, 16
 
 // How waiters poll and how subscriptions are kept: as package line has it.
 const (
-	Tick        = line.PollInterval
-	ForeignTick = 50 * time.Millisecond
-	Quiet       = 5 * time.Second
-	Unused      = 15 * time.Second
-	Refused     = 30 * time.Second
-	MaxUnheard  = 3
-	MaxMissed   = 2
-	CancelBound = 10 * time.Second
+	PollInterval        = line.PollInterval
+	ForeignPollInterval = 50 * time.Millisecond
+	Quiet               = 5 * time.Second
+	Unused              = 15 * time.Second
+	Refused             = 30 * time.Second
+	MaxUnheard          = 3
+	MaxMissed           = 2
+	CancelBound         = 10 * time.Second
 )
 
 // The places in a token: as package token has them.

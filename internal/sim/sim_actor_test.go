@@ -138,7 +138,7 @@ func (a *simActor) use(x *leasehold.Lease, auto bool, called time.Time) {
 		a.renew(x)
 		a.pause(a.h.hold)
 	}
-	if auto && inside.State(x).TTL > locktest.Tick && well && a.p.well(time.Now()) && !x.Valid() && a.p.quit.Err() == nil && !a.h.judge.robbed(x) {
+	if auto && inside.State(x).TTL > locktest.PollInterval && well && a.p.well(time.Now()) && !x.Valid() && a.p.quit.Err() == nil && !a.h.judge.robbed(x) {
 		a.fail("a lease that is renewed was lost: %v", x.Err())
 	}
 	if time.Now().After(x.ValidUntil().Add(time.Millisecond)) {

@@ -69,7 +69,7 @@ func (r *simReferee) leftFree(old, l *simLock, by, reply string) {
 	if told {
 		r.excuse(0)
 	} else {
-		r.excuse(locktest.Tick)
+		r.excuse(locktest.PollInterval)
 	}
 }
 

@@ -269,7 +269,7 @@ func (l *simLink) run(rng *rand.Rand) {
 			return
 		}
 		if fate.late > 0 {
-			n.judge.dead(l.h, fate.late+aftermath, backend.WaiterTTL+locktest.Tick, "stalled %v", fate.late)
+			n.judge.dead(l.h, fate.late+aftermath, backend.WaiterTTL+locktest.PollInterval, "stalled %v", fate.late)
 			p.due = p.due.Add(fate.late)
 		}
 		if !l.h.arrive(p.due, rng) {
@@ -280,7 +280,7 @@ func (l *simLink) run(rng *rand.Rand) {
 			_ = l.serve(p)
 		}
 		if fate.lost {
-			n.judge.dead(l.h, aftermath, backend.WaiterTTL+locktest.Tick, "reply lost")
+			n.judge.dead(l.h, aftermath, backend.WaiterTTL+locktest.PollInterval, "reply lost")
 		}
 		if fate.lost || reply == nil {
 			return

@@ -98,7 +98,7 @@ func (r *simReferee) dead(h *simHost, d, more time.Duration, format string, args
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.note(h, format, args...)
-	h.ill(time.Now().Add(d + backend.WaiterTTL + locktest.Tick + r.round()))
+	h.ill(time.Now().Add(d + backend.WaiterTTL + locktest.PollInterval + r.round()))
 	if d < forever {
 		more += d
 	}
@@ -110,7 +110,7 @@ func (r *simReferee) unheard(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.note(nil, format, args...)
-	r.excuse(locktest.Tick)
+	r.excuse(locktest.PollInterval)
 }
 
 // excuse gives the locks time. r.mu is held.
@@ -127,7 +127,7 @@ func (r *simReferee) byHand(what string, do func()) {
 	defer r.mu.Unlock()
 	do()
 	r.note(nil, "by hand: %s", what)
-	r.excuse(locktest.Tick)
+	r.excuse(locktest.PollInterval)
 	for _, t := range r.tokens {
 		t.over = t.over && what != "FLUSHALL" // the tombstones went too
 	}
@@ -146,7 +146,7 @@ func (r *simReferee) byHand(what string, do func()) {
 		if worse {
 			for _, t := range r.tokens {
 				if t.host != nil {
-					t.host.ill(time.Now().Add(locktest.Tick + r.round())) // until it has looked and stands again
+					t.host.ill(time.Now().Add(locktest.PollInterval + r.round())) // until it has looked and stands again
 				}
 			}
 		}
@@ -194,7 +194,7 @@ func (r *simReferee) before() {
 		r.token(owner).left = true
 		r.note(nil, "expired: %s", r.name(owner))
 		if !r.awaited(l) {
-			r.excuse(locktest.Tick)
+			r.excuse(locktest.PollInterval)
 		}
 		l.moved = time.Now()
 	}
@@ -326,7 +326,7 @@ func (r *simReferee) idling(l *simLock) {
 		since = l.moved
 	}
 	switch {
-	case now.Sub(l.idle) > backend.WaiterTTL+locktest.Tick/2+r.round() && now.After(r.quiet):
+	case now.Sub(l.idle) > backend.WaiterTTL+locktest.PollInterval/2+r.round() && now.After(r.quiet):
 		r.violation("the lock is idle since %v, the owner is %s", l.idle.Sub(r.start), r.name(l.owner))
 	case now.Sub(since) > r.round() && now.After(r.quiet):
 		r.violation("the lock is idle since %v without a reason, the owner is %s", since.Sub(r.start), r.name(l.owner))

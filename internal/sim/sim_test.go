@@ -394,18 +394,18 @@ func (h *simHistory) befall(rng *rand.Rand, what string, p *simHost, key string)
 	case "pause", "one-sided pause":
 		d := []time.Duration{50 * time.Millisecond, time.Second, 4 * time.Second}[rng.IntN(3)]
 		d = d/2 + time.Duration(rng.Int64N(int64(d)))
-		h.judge.dead(p, d+aftermath, backend.WaiterTTL+locktest.Tick, what+" %v", d)
+		h.judge.dead(p, d+aftermath, backend.WaiterTTL+locktest.PollInterval, what+" %v", d)
 		p.pause(d, what != "pause")
 	case "suspend":
 		d := 50*time.Millisecond + time.Duration(rng.Int64N(int64(300*time.Millisecond)))
-		h.judge.dead(p, 0, backend.WaiterTTL+locktest.Tick, what+" for %v", d)
+		h.judge.dead(p, 0, backend.WaiterTTL+locktest.PollInterval, what+" for %v", d)
 		p.suspended.Add(int64(d))
 		h.judge.tick()
 	case "crash":
-		h.judge.dead(p, forever, backend.WaiterTTL+locktest.Tick, "crash")
+		h.judge.dead(p, forever, backend.WaiterTTL+locktest.PollInterval, "crash")
 		p.cutOff(rng.IntN(2) == 0)
 	case "quit":
-		h.judge.dead(p, forever, backend.WaiterTTL+locktest.Tick, "quit")
+		h.judge.dead(p, forever, backend.WaiterTTL+locktest.PollInterval, "quit")
 		_ = p.client.Close()
 	case "close":
 		h.actors.Go(func() {
@@ -414,7 +414,7 @@ func (h *simHistory) befall(rng *rand.Rand, what string, p *simHost, key string)
 			}
 		})
 	case "cut":
-		h.judge.dead(p, aftermath, backend.WaiterTTL+locktest.Tick, "cut")
+		h.judge.dead(p, aftermath, backend.WaiterTTL+locktest.PollInterval, "cut")
 		p.wire.Cut()
 	case "lose reply":
 		p.lose(1 + rng.IntN(3))
