@@ -21,22 +21,22 @@ func (l *Locker) Close() error { return l.shut.Do(l.shutDown) }
 func (l *Locker) shutDown() error {
 	l.life.Close()
 	held := leases(l.keeper.Seal())
-	for _, x := range held {
-		x.endContexts(x.closing())
+	for _, le := range held {
+		le.endContexts(le.closing())
 	}
 
 	var errs []error
 	late := time.NewTimer(closeBound)
 	defer late.Stop()
-	held = slices.DeleteFunc(held, func(x *Lease) bool {
-		if !x.isScoped() {
+	held = slices.DeleteFunc(held, func(le *Lease) bool {
+		if !le.isScoped() {
 			return false
 		}
 		select {
-		case <-x.Done():
+		case <-le.Done():
 		case <-late.C:
 			late.Reset(0) // for the next one
-			errs = append(errs, x.fail("close", errors.New("WithLock's function has not returned; its lease goes with its ttl")))
+			errs = append(errs, le.fail("close", errors.New("WithLock's function has not returned; its lease goes with its ttl")))
 		}
 		return true
 	})
@@ -49,8 +49,8 @@ func (l *Locker) shutDown() error {
 	last, stop := context.WithTimeout(context.Background(), time.Second)
 	defer stop()
 	l.life.Wait(last)
-	for _, x := range leases(l.keeper.Close(last)) {
-		_ = x.end(&lossError{LossClosed, "it was not released in time", ErrClosed})
+	for _, le := range leases(l.keeper.Close(last)) {
+		_ = le.end(&lossError{LossClosed, "it was not released in time", ErrClosed})
 	}
 	l.line.Close(last)
 	if !l.backend.Close(ctx) {
@@ -66,10 +66,10 @@ func releaseAll(ctx context.Context, leases []*Lease) (errs []error) {
 	next := make(chan *Lease)
 	for range min(len(leases), 256) {
 		all.Go(func() {
-			for x := range next {
-				err := x.fail("close", ctx.Err())
+			for le := range next {
+				err := le.fail("close", ctx.Err())
 				if ctx.Err() == nil {
-					err = x.Release(ctx)
+					err = le.Release(ctx)
 				}
 				if err != nil && !errors.Is(err, ErrLost) {
 					mu.Lock()
@@ -79,8 +79,8 @@ func releaseAll(ctx context.Context, leases []*Lease) (errs []error) {
 			}
 		})
 	}
-	for _, x := range leases {
-		next <- x
+	for _, le := range leases {
+		next <- le
 	}
 	close(next)
 	all.Wait()

@@ -47,126 +47,126 @@ type lease struct {
 	scoped bool         // it is WithLock's
 	resent bool         // a copy of its acquire may still be on its way
 
-	mu        sync.Mutex    // guards what follows; never held across a Redis call, a hook or a send
-	deadline  clock.Moment  // end of trust
-	err       error         // nil while held; then why it ended for its holder, once and for all
-	held      time.Duration // then: from its acquire to its end
-	releases  releases      // what became of the key then; see release.go
-	trouble   error         // why the last renewal failed; nil: held, else: in jeopardy
-	renewal                 // the automatic one; see renewal.go
-	waiters   bool          // somebody waits, as far as a renewal told
-	curious   bool          // a renewal asks who waits, and why it fails
-	told      bool          // others may know the token, and adopt the lease
-	done      chan struct{}
-	contended chan struct{}
-	contexts  []*leaseContext
+	mu           sync.Mutex    // guards what follows; never held across a Redis call, a hook or a send
+	deadline     clock.Moment  // end of trust
+	err          error         // nil while held; then why it ended for its holder, once and for all
+	held         time.Duration // then: from its acquire to its end
+	releases     releases      // what became of the key then; see release.go
+	trouble      error         // why the last renewal failed; nil: held, else: in jeopardy
+	renewal                    // the automatic one; see renewal.go
+	waiters      bool          // somebody waits, as far as a renewal told
+	countWaiters bool          // a renewal asks who waits, and why it fails
+	shared       bool          // others may know the token, and adopt the lease
+	done         chan struct{}
+	contended    chan struct{}
+	contexts     []*leaseContext
 
 	entry keep.Entry // the keeper's
 }
 
 // newLease makes the Lease of a grant. It is the one place where a deadline begins.
 func newLease(l *Locker, a *attempt, g line.Grant) *Lease {
-	x := (&lease{
+	le := (&lease{
 		l: l, key: a.asks.Key, token: g.Token, o: a.o, tenure: g.Tenure, ttl: a.asks.TTL, fence: g.Fence, begun: g.Anchor,
 		scoped: a.scoped, resent: g.Resent,
 	}).seal()
-	x.auto = a.asks.AutoRenew
-	x.extend(g.Anchor)
-	x.schedule.Every = x.o.every(x.ttl)
-	x.schedule.Start(g.Anchor.Time)
+	le.auto = a.asks.AutoRenew
+	le.extend(g.Anchor)
+	le.schedule.Every = le.o.every(le.ttl)
+	le.schedule.Start(g.Anchor.Time)
 	if g.Life > 0 { // a renewal must confirm the grant, and brings the whole TTL
-		if until := g.Anchor.Plus(g.Life - clock.Margin(g.Life)); until.Before(x.deadline.Time) {
-			x.deadline = until
+		if until := g.Anchor.Plus(g.Life - clock.Margin(g.Life)); until.Before(le.deadline.Time) {
+			le.deadline = until
 		}
-		x.schedule.Hasten(x.deadline.Add(-g.Life / 3))
+		le.schedule.Hasten(le.deadline.Add(-g.Life / 3))
 	}
-	return x
+	return le
 }
 
 var errNilLease = &Error{Op: "use", Err: invalid("the lease is nil: an acquire failed and its error was passed over")}
 
 // Key returns the Redis key, with the prefix of [WithKeyPrefix]. It does not know what a hook of the client puts before
 // the key.
-func (x *Lease) Key() string {
-	if x == nil {
+func (le *Lease) Key() string {
+	if le == nil {
 		return ""
 	}
-	return x.key
+	return le.key
 }
 
 // Token returns the value that proves ownership. Give it to [Locker.Adopt] in another process, and to nobody else.
-func (x *Lease) Token() string {
-	if x == nil {
+func (le *Lease) Token() string {
+	if le == nil {
 		return ""
 	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.told, x.curious = true, true
-	return x.token
+	le.mu.Lock()
+	defer le.mu.Unlock()
+	le.shared, le.countWaiters = true, true
+	return le.token
 }
 
 // FencingToken returns a number that is greater than that of every earlier lease of the key, and does not change during
 // the lease. Send it with every write that the lock protects, and let the resource refuse a number that is lower than
 // one that it has seen; see [Guard] and [FencedScript]. It is at least 1. FencingToken sends nothing.
-func (x *Lease) FencingToken() int64 {
-	if x == nil {
+func (le *Lease) FencingToken() int64 {
+	if le == nil {
 		return 0
 	}
-	return x.fence
+	return le.fence
 }
 
 // ValidUntil returns the last instant at which this process may trust the lease, unless it is renewed: the moment
 // before the acquire or the last successful renewal was sent, plus the TTL, minus a margin of 1 % of the TTL (at least
 // 2 ms). It has a monotonic reading, so use it with time.Until. [Lease.Valid] also reads the wall clock.
-func (x *Lease) ValidUntil() time.Time {
-	if x == nil {
+func (le *Lease) ValidUntil() time.Time {
+	if le == nil {
 		return time.Time{}
 	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.deadline.Time
+	le.mu.Lock()
+	defer le.mu.Unlock()
+	return le.deadline.Time
 }
 
 // Valid reports whether the lease may be trusted at this instant. It reads two clocks and sends nothing. Once false, it
 // stays false. Ask it right before each step that must not happen twice. The step itself can still come late, and then
 // only its resource can refuse it.
-func (x *Lease) Valid() bool { return x != nil && x.check() == nil }
+func (le *Lease) Valid() bool { return le != nil && le.check() == nil }
 
 // Err returns nil while the lease is held. After that it returns an error that matches [ErrLost] or [ErrReleased] and
 // says why. The first reason stays: if the release of a lease finds that its key is gone, the lease was released, and
 // the result of Release says what it found.
-func (x *Lease) Err() error {
-	if x == nil {
+func (le *Lease) Err() error {
+	if le == nil {
 		return errNilLease
 	}
-	_ = x.check()
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.err
+	_ = le.check()
+	le.mu.Lock()
+	defer le.mu.Unlock()
+	return le.err
 }
 
 // check judges the lease by the clocks, ends it if its time is over, and reports why it must not be used.
-func (x *Lease) check() error { return x.checkAt(x.l.clock.Now()) }
+func (le *Lease) check() error { return le.checkAt(le.l.clock.Now()) }
 
 // checkAt is check for those who have just read the clocks.
-func (x *Lease) checkAt(now clock.Moment) error {
-	x.mu.Lock()
-	err, over := x.err, x.deadline.Reached(now)
-	x.mu.Unlock()
+func (le *Lease) checkAt(now clock.Moment) error {
+	le.mu.Lock()
+	err, over := le.err, le.deadline.Reached(now)
+	le.mu.Unlock()
 	if err == nil && over {
-		return x.end(x.overdue())
+		return le.end(le.overdue())
 	}
 	return err
 }
 
 // overdue is the reason of a lease whose deadline has come.
-func (x *Lease) overdue() error {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+func (le *Lease) overdue() error {
+	le.mu.Lock()
+	defer le.mu.Unlock()
 	switch {
-	case x.trouble != nil:
-		return &lossError{LossRenewals, "its time ran out while renewals failed", x.trouble}
-	case x.capped():
+	case le.trouble != nil:
+		return &lossError{LossRenewals, "its time ran out while renewals failed", le.trouble}
+	case le.capped():
 		return lost(LossMaxHold, "held as long as WithMaxHold allows")
 	}
 	return lost(LossExpired, "its time ran out")
@@ -174,53 +174,53 @@ func (x *Lease) overdue() error {
 
 // Done returns a channel that is closed when the lease ends: when Release is called, or when the lease is lost. At the
 // deadline a timer closes it, whatever the network does. [Lease.Err] says which.
-func (x *Lease) Done() <-chan struct{} {
-	if x == nil {
+func (le *Lease) Done() <-chan struct{} {
+	if le == nil {
 		return closedChan
 	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.err != nil {
+	le.mu.Lock()
+	defer le.mu.Unlock()
+	if le.err != nil {
 		return closedChan
 	}
-	if x.done == nil {
-		x.done = make(chan struct{})
+	if le.done == nil {
+		le.done = make(chan struct{})
 	}
-	return x.done
+	return le.done
 }
 
 var closedChan = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
 // fail names the operation that met the error.
-func (x *Lease) fail(op string, err error) error {
-	return &Error{Op: op, Key: x.key, Err: reason(err)}
+func (le *Lease) fail(op string, err error) error {
+	return &Error{Op: op, Key: le.key, Err: reason(err)}
 }
 
 // inside is the state of the lease, for tests.
-func (x *Lease) inside() inside.Lease {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return inside.Lease{Token: x.token, TTL: x.ttl, Begun: x.begun, Deadline: x.deadline, Now: x.l.clock.Now(),
-		Ended: x.err != nil, Contexts: len(x.contexts), Schedule: x.schedule}
+func (le *Lease) inside() inside.Lease {
+	le.mu.Lock()
+	defer le.mu.Unlock()
+	return inside.Lease{Token: le.token, TTL: le.ttl, Begun: le.begun, Deadline: le.deadline, Now: le.l.clock.Now(),
+		Ended: le.err != nil, Contexts: len(le.contexts), Schedule: le.schedule}
 }
 
 // is reports whether the lease is the one of that token at that key.
-func (x *Lease) is(key, token string) bool { return x.key == key && x.token == token }
+func (le *Lease) is(key, token string) bool { return le.key == key && le.token == token }
 
 // isOf reports whether the lease is one of that Locker's.
-func (x *Lease) isOf(l *Locker) bool { return x.l == l }
+func (le *Lease) isOf(l *Locker) bool { return le.l == l }
 
 // isScoped reports whether the lease is WithLock's.
-func (x *Lease) isScoped() bool { return x.scoped }
+func (le *Lease) isScoped() bool { return le.scoped }
 
 // event begins an Event of the lease.
-func (x *Lease) event() Event { return Event{Key: x.key, Owner: x.o.owner, FencingToken: x.fence} }
+func (le *Lease) event() Event { return Event{Key: le.key, Owner: le.o.owner, FencingToken: le.fence} }
 
 // standing says how the lease stands, as it was noted last: printing a lease does not end it.
-func (x *Lease) standing() string {
-	x.mu.Lock()
-	err, until, trouble := x.err, x.deadline.Time, x.trouble
-	x.mu.Unlock()
+func (le *Lease) standing() string {
+	le.mu.Lock()
+	err, until, trouble := le.err, le.deadline.Time, le.trouble
+	le.mu.Unlock()
 	if err != nil {
 		return strings.TrimPrefix(reason(err).Error(), "lease ")
 	}
@@ -274,7 +274,7 @@ var errNested = invalid("held by the lease of this context: pass it")
 // nested reports whether the lock on the key is held by a lease of ctx that is the one which the caller means.
 func nested(ctx context.Context, key string, isMeant func(*Lease) bool) bool {
 	for c := leaseOf(ctx); c != nil; c = leaseOf(c.Context) {
-		if x := c.lease; x.key == key && isMeant(x) && x.check() == nil {
+		if le := c.lease; le.key == key && isMeant(le) && le.check() == nil {
 			return true
 		}
 	}
@@ -284,44 +284,44 @@ func nested(ctx context.Context, key string, isMeant func(*Lease) bool) bool {
 // Context returns a context of parent that ends with the lease. Its cause is then the Err of the lease, or an error
 // that matches [ErrClosed] if the Locker is being closed and the holder should finish. [FromContext] finds the lease in
 // it. Call the CancelFunc when the work is done; the lease goes on without it.
-func (x *Lease) Context(parent context.Context) (context.Context, context.CancelFunc) {
+func (le *Lease) Context(parent context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(parent)
-	if x == nil {
+	if le == nil {
 		cancel(errNilLease)
 		return ctx, func() {}
 	}
-	_ = x.check()
-	c := &leaseContext{ctx, cancel, x}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.err != nil {
-		cancel(x.err)
+	_ = le.check()
+	c := &leaseContext{ctx, cancel, le}
+	le.mu.Lock()
+	defer le.mu.Unlock()
+	if le.err != nil {
+		cancel(le.err)
 		return c, func() {}
 	}
-	if x.l.life.IsClosing() {
-		cancel(x.closing())
+	if le.l.life.IsClosing() {
+		cancel(le.closing())
 		return c, func() {}
 	}
-	x.contexts = append(x.contexts, c)
+	le.contexts = append(le.contexts, c)
 	return c, func() {
 		cancel(nil)
-		x.mu.Lock()
-		defer x.mu.Unlock()
-		if i := slices.Index(x.contexts, c); i >= 0 {
-			x.contexts = slices.Delete(x.contexts, i, i+1)
+		le.mu.Lock()
+		defer le.mu.Unlock()
+		if i := slices.Index(le.contexts, c); i >= 0 {
+			le.contexts = slices.Delete(le.contexts, i, i+1)
 		}
 	}
 }
 
 // closing is the cause of the contexts of a Locker that closes.
-func (x *Lease) closing() error { return &Error{Op: "hold", Key: x.key, Err: ErrClosed} }
+func (le *Lease) closing() error { return &Error{Op: "hold", Key: le.key, Err: ErrClosed} }
 
 // endContexts ends the lease's contexts before the lease itself.
-func (x *Lease) endContexts(cause error) {
-	x.mu.Lock()
-	contexts := x.contexts
-	x.contexts = nil
-	x.mu.Unlock()
+func (le *Lease) endContexts(cause error) {
+	le.mu.Lock()
+	contexts := le.contexts
+	le.contexts = nil
+	le.mu.Unlock()
 	for _, c := range contexts {
 		c.cancel(cause)
 	}

@@ -193,13 +193,13 @@ func (l *Locker) take(ctx context.Context, a *attempt, how acquireFunc, key stri
 	if err := l.prepare(a, key, ttl, opts); err != nil {
 		return nil, err
 	}
-	if nested(ctx, a.asks.Key, func(x *Lease) bool { return x.isOf(l) }) {
+	if nested(ctx, a.asks.Key, func(le *Lease) bool { return le.isOf(l) }) {
 		return nil, a.fail(errNested)
 	}
 	l.life.Enter()
 	defer l.life.Leave()
 	ctx = a.o.started(ctx, a.event())
-	x, woken, err := l.win(ctx, a, how)
+	le, woken, err := l.win(ctx, a, how)
 	if err != nil {
 		err = a.fail(err)
 	}
@@ -207,12 +207,12 @@ func (l *Locker) take(ctx context.Context, a *attempt, how acquireFunc, key stri
 	if len(a.o.hooks) > 0 {
 		e := a.event()
 		e.Waited, e.Attempts, e.Woken, e.Err = time.Since(a.begun), a.asks.Attempts, woken, err
-		if x != nil {
-			e.FencingToken = x.FencingToken()
+		if le != nil {
+			e.FencingToken = le.FencingToken()
 		}
 		a.o.acquired(ctx, e)
 	}
-	return x, err
+	return le, err
 }
 
 // win takes the lock and has the lease kept.
@@ -221,12 +221,12 @@ func (l *Locker) win(ctx context.Context, a *attempt, how acquireFunc) (*Lease, 
 	if err != nil {
 		return nil, "", err
 	}
-	x := newLease(l, a, g)
-	if !x.keep() {
+	le := newLease(l, a, g)
+	if !le.keep() {
 		l.line.Cancel(&a.asks)
 		return nil, "", ErrClosed
 	}
-	return x, wakes[g.Woken], nil
+	return le, wakes[g.Woken], nil
 }
 
 // wakes are the names under which hooks hear what woke a waiter.
@@ -237,7 +237,7 @@ var wakes = [...]Wake{
 // Refuse keeps a call from a wait for the lease of its own context, also where that is another Locker's of the same
 // Redis: no other key's lease has that fencing token.
 func (a *attempt) Refuse(ctx context.Context, fence int64) error {
-	if nested(ctx, a.asks.Key, func(x *Lease) bool { return x.FencingToken() == fence }) {
+	if nested(ctx, a.asks.Key, func(le *Lease) bool { return le.FencingToken() == fence }) {
 		return errNested
 	}
 	return nil

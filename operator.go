@@ -25,11 +25,11 @@ import (
 func (l *Locker) Adopt(ctx context.Context, key, token string, ttl time.Duration, opts ...Option) (*Lease, error) {
 	a := attempt{op: "adopt"}
 	a.asks.Former = token
-	x, err := l.take(ctx, &a, (*Locker).adopt, key, ttl, opts)
+	le, err := l.take(ctx, &a, (*Locker).adopt, key, ttl, opts)
 	if err == nil {
 		l.bereave(a.asks.Key, token, notOurs(backend.TokenSpent, ""))
 	}
-	return x, err
+	return le, err
 }
 
 func (l *Locker) adopt(ctx context.Context, a *attempt) (line.Grant, error) {
@@ -45,9 +45,9 @@ func (l *Locker) adopt(ctx context.Context, a *attempt) (line.Grant, error) {
 
 // bereave ends this Locker's own lease under that token: it is known that Redis has it no more.
 func (l *Locker) bereave(key, token string, reason error) {
-	for _, x := range leases(l.keeper.Live()) {
-		if x.is(key, token) {
-			_ = x.end(reason)
+	for _, le := range leases(l.keeper.Live()) {
+		if le.is(key, token) {
+			_ = le.end(reason)
 		}
 	}
 }

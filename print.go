@@ -15,27 +15,27 @@ import (
 // String says which lease it is and how it stands:
 //
 //	lease "invoice:7" (fencing token 42, held until 2026-01-02T15:04:05.678Z)
-func (x *Lease) String() string {
-	if x == nil {
+func (le *Lease) String() string {
+	if le == nil {
 		return "<nil>"
 	}
-	return fmt.Sprintf("lease %s (fencing token %d, %s)", fault.Quote(x.Key()), x.FencingToken(), x.standing())
+	return fmt.Sprintf("lease %s (fencing token %d, %s)", fault.Quote(le.Key()), le.FencingToken(), le.standing())
 }
 
 // GoString returns the same as String, for %#v: there is no Go expression for a lease.
-func (x *Lease) GoString() string { return x.String() }
+func (le *Lease) GoString() string { return le.String() }
 
 // Format prints String with any verb that suits a string. With the others fmt would print the fields.
-func (x *Lease) Format(f fmt.State, verb rune) { format(f, verb, x.String()) }
+func (le *Lease) Format(f fmt.State, verb rune) { format(f, verb, le.String()) }
 
 // LogValue returns what String says as a group of attributes, named as in the lines of [WithLogger].
-func (x *Lease) LogValue() slog.Value {
-	if x == nil {
+func (le *Lease) LogValue() slog.Value {
+	if le == nil {
 		return slog.AnyValue(nil)
 	}
-	e := x.event()
+	e := le.event()
 	return slog.GroupValue(slog.String("key", e.Key), slog.Int64("fencing_token", e.FencingToken),
-		slog.String("owner", e.Owner), slog.String("state", x.standing()))
+		slog.String("owner", e.Owner), slog.String("state", le.standing()))
 }
 
 // Format prints what the Locker has in hand. Without it fmt would read fields that calls and the keeper change.

@@ -14,26 +14,26 @@ import (
 
 // end is the one way out of "held": the first reason stays. It returns the reason that stands, and no mutex is held
 // while those who wait for it are told.
-func (x *Lease) end(reason error) error {
-	x.mu.Lock()
-	if x.err != nil {
-		defer x.mu.Unlock()
-		return x.err
+func (le *Lease) end(reason error) error {
+	le.mu.Lock()
+	if le.err != nil {
+		defer le.mu.Unlock()
+		return le.err
 	}
-	x.err = &Error{Op: "hold", Key: x.key, Err: reason}
-	x.held = time.Since(x.begun.Time)
+	le.err = &Error{Op: "hold", Key: le.key, Err: reason}
+	le.held = time.Since(le.begun.Time)
 	loss, isLost := reason.(*lossError)
-	x.releases.ended(reason)
-	if x.done != nil {
-		close(x.done)
+	le.releases.ended(reason)
+	if le.done != nil {
+		close(le.done)
 	}
-	x.mu.Unlock()
-	x.l.keeper.Remove(&x.entry)
-	x.endContexts(x.err)
+	le.mu.Unlock()
+	le.l.keeper.Remove(&le.entry)
+	le.endContexts(le.err)
 	if isLost {
-		x.tell(x.lossEvent(loss))
+		le.tell(le.lossEvent(loss))
 	}
-	return x.err
+	return le.err
 }
 
 // Release gives the lock back, to the first waiter if there is one. The call itself ends the lease for its holder: the
@@ -49,53 +49,53 @@ func (x *Lease) end(reason error) error {
 // passed. Release may be called again, and a retry runs in the background while that is of use. If go-redis had to send
 // the release twice and the second answer was "not yours", the first copy has done the work: the Released hook is told
 // that the release was not clean.
-func (x *Lease) Release(ctx context.Context) error {
-	if x == nil {
+func (le *Lease) Release(ctx context.Context) error {
+	if le == nil {
 		return errNilLease
 	}
-	_ = x.check()
-	x.l.life.Enter() // before the lease ends: Close waits for that, and then for the releases under way
-	_ = x.end(ErrReleased)
-	x.withdraw()
+	_ = le.check()
+	le.l.life.Enter() // before the lease ends: Close waits for that, and then for the releases under way
+	_ = le.end(ErrReleased)
+	le.withdraw()
 	if ctx.Err() != nil {
 		ctx = context.WithoutCancel(ctx)
 	}
-	e, err, again := x.sendRelease(ctx, x.releaseBound())
-	if again && x.repeats(true) {
-		x.l.life.Go(x.releaseLater)
+	e, err, again := le.sendRelease(ctx, le.releaseBound())
+	if again && le.repeats(true) {
+		le.l.life.Go(le.releaseLater)
 	}
-	x.l.life.Leave()
-	x.tell(e)
+	le.l.life.Leave()
+	le.tell(e)
 	return err
 }
 
 // releaseLater repeats a release while the key can be there.
-func (x *Lease) releaseLater() {
-	defer x.repeats(false)
-	x.l.life.Retry(time.Until(x.ValidUntil())+clock.Margin(x.ttl)+x.o.lockDelay, fault.Backoff, func(ctx context.Context) bool {
-		e, _, again := x.sendRelease(ctx, backend.CallBound)
-		x.tell(e)
+func (le *Lease) releaseLater() {
+	defer le.repeats(false)
+	le.l.life.Retry(time.Until(le.ValidUntil())+clock.Margin(le.ttl)+le.o.lockDelay, fault.Backoff, func(ctx context.Context) bool {
+		e, _, again := le.sendRelease(ctx, backend.CallBound)
+		le.tell(e)
 		return !again
 	})
 }
 
 // sendRelease sends one release, unless it is known what became of the key. It returns the event that is to be told,
 // Release's result, and whether sending another one is of use.
-func (x *Lease) sendRelease(ctx context.Context, bound time.Duration) (e Event, result error, again bool) {
-	log := &x.releases
-	x.mu.Lock()
+func (le *Lease) sendRelease(ctx context.Context, bound time.Duration) (e Event, result error, again bool) {
+	log := &le.releases
+	le.mu.Lock()
 	settled := log.Settled
 	if !settled {
 		log.Begin()
 	}
-	x.mu.Unlock()
+	le.mu.Unlock()
 	var what, n int
 	var err error
 	if !settled {
-		what, n, err = x.tenure.Release(ctx, x.releaseHow(), bound)
+		what, n, err = le.tenure.Release(ctx, le.releaseHow(), bound)
 	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	le.mu.Lock()
+	defer le.mu.Unlock()
 	if !settled {
 		if again = log.Answered(what, n, err); log.Found < 0 && log.lost == nil {
 			log.lost = notOurs(log.Found, "its release found that ")
@@ -104,60 +104,60 @@ func (x *Lease) sendRelease(ctx context.Context, bound time.Duration) (e Event, 
 	if log.Settled {
 		err = nil // what became of this one is no matter any more
 	}
-	return x.ending(err), x.released(err), again
+	return le.ending(err), le.released(err), again
 }
 
 // releases is what is known of a lease's releases. The lease's mutex guards it.
 type releases struct {
 	backend.Releases
-	lost    error // the key was not ours; nil: it was, as far as is known
-	told    bool  // the hooks have heard how the lease ended
-	repeats bool  // a release is repeated in the background
+	lost     error // the key was not ours; nil: it was, as far as is known
+	reported bool  // the hooks have heard how the lease ended
+	repeats  bool  // a release is repeated in the background
 }
 
 // ended takes in why the lease has ended: that may say what became of the key.
 func (log *releases) ended(reason error) {
 	switch reason := reason.(type) {
 	case *detachedError:
-		log.told, log.Settled = true, true // it is not ours to release, nor to tell
+		log.reported, log.Settled = true, true // it is not ours to release, nor to tell
 	case *lossError:
-		log.told = true
+		log.reported = true
 		if reason.loss == LossGone || reason.loss == LossAdopted || reason.loss == LossForced {
 			log.Settled, log.lost = true, reason
 		}
 	}
 }
 
-// released is the result of a release that met err. x.mu is held.
-func (x *Lease) released(err error) error {
-	over := reason(x.err)
+// released is the result of a release that met err. le.mu is held.
+func (le *Lease) released(err error) error {
+	over := reason(le.err)
 	if errors.Is(over, ErrReleased) {
-		over = x.releases.lost
+		over = le.releases.lost
 	}
 	switch {
 	case over != nil && err != nil:
-		return x.fail("release", fmt.Errorf("%w: %w", over, err))
+		return le.fail("release", fmt.Errorf("%w: %w", over, err))
 	case over != nil:
-		return x.fail("release", over)
+		return le.fail("release", over)
 	case err != nil:
-		return x.fail("release", fmt.Errorf("the key may live until its ttl has passed: %w", err))
+		return le.fail("release", fmt.Errorf("the key may live until its ttl has passed: %w", err))
 	}
 	return nil
 }
 
 // ending is the event that tells how the lease ended, as far as a release that met err knows; the zero Event if that
-// was told, or if another release will know more. x.mu is held.
-func (x *Lease) ending(err error) (e Event) {
-	log := &x.releases
-	if log.told || !log.Settled && log.IsOpen() {
+// was told, or if another release will know more. le.mu is held.
+func (le *Lease) ending(err error) (e Event) {
+	log := &le.releases
+	if log.reported || !log.Settled && log.IsOpen() {
 		return e
 	}
-	log.told = true
+	log.reported = true
 	if loss, ok := log.lost.(*lossError); ok {
-		return x.lossEvent(loss)
+		return le.lossEvent(loss)
 	}
-	e = x.event()
-	e.Held, e.Clean, e.Err = x.held, log.Clean, err
+	e = le.event()
+	e.Held, e.Clean, e.Err = le.held, log.Clean, err
 	if log.Settled && !log.Clean {
 		e.Err = errUnconfirmed
 	}
@@ -167,80 +167,80 @@ func (x *Lease) ending(err error) (e Event) {
 var errUnconfirmed = fmt.Errorf("%w: sent twice, and gone at the second answer", ErrReleased)
 
 // lossEvent is the event of a lease that was lost.
-func (x *Lease) lossEvent(loss *lossError) Event {
-	e := x.event()
-	e.Held, e.Loss, e.Err = x.held, loss.loss, loss
+func (le *Lease) lossEvent(loss *lossError) Event {
+	e := le.event()
+	e.Held, e.Loss, e.Err = le.held, loss.loss, loss
 	return e
 }
 
 // tell tells the counters, the hooks and the log how the lease ended. Every lease has one such event; the zero Event is
 // none.
-func (x *Lease) tell(e Event) {
+func (le *Lease) tell(e Event) {
 	switch {
 	case e.Key == "":
 	case e.Loss != "":
-		x.l.stats.count(func(now *Stats) { now.Lost++ })
-		x.o.hook(onLost, e)
-		x.o.log(slog.LevelError, "leasehold: lease lost", e)
+		le.l.stats.count(func(now *Stats) { now.Lost++ })
+		le.o.hook(onLost, e)
+		le.o.log(slog.LevelError, "leasehold: lease lost", e)
 	default:
-		x.l.stats.count(func(now *Stats) {
+		le.l.stats.count(func(now *Stats) {
 			if e.Clean {
 				now.Released++
 			} else {
 				now.ReleasesUnconfirmed++
 			}
 		})
-		x.o.hook(onReleased, e)
+		le.o.hook(onReleased, e)
 		if e.Err != nil && e.Err != errUnconfirmed {
-			x.o.log(slog.LevelWarn, "leasehold: release failed", e)
+			le.o.log(slog.LevelWarn, "leasehold: release failed", e)
 		}
 	}
 }
 
 // repeats notes whether a release is repeated in the background, and reports whether that is news.
-func (x *Lease) repeats(yes bool) bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	news := x.releases.repeats != yes
-	x.releases.repeats = yes
+func (le *Lease) repeats(yes bool) bool {
+	le.mu.Lock()
+	defer le.mu.Unlock()
+	news := le.releases.repeats != yes
+	le.releases.repeats = yes
 	return news
 }
 
 // releaseHow is how the lease is released. An acquire that arrived after the release would take the lock for a whole
 // TTL, so where a copy of one may still come the release leaves a tombstone for it. Not always: that would be a write
 // more for every lease. Where others may know the token, the release asks whether somebody has adopted the lease.
-func (x *Lease) releaseHow() backend.How {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+func (le *Lease) releaseHow() backend.How {
+	le.mu.Lock()
+	defer le.mu.Unlock()
 	switch {
-	case x.resent:
+	case le.resent:
 		return backend.Cancel
-	case x.told:
+	case le.shared:
 		return backend.Told
 	}
 	return backend.Plain
 }
 
 // releaseBound is how long one release may take.
-func (x *Lease) releaseBound() time.Duration {
-	return min(max(time.Until(x.ValidUntil()), minRelease), backend.CallBound)
+func (le *Lease) releaseBound() time.Duration {
+	return min(max(time.Until(le.ValidUntil()), minRelease), backend.CallBound)
 }
 
 // minRelease: a lease that is over is released all the same, for the sake of those who wait out its key.
 const minRelease = 100 * time.Millisecond
 
 // run is WithLock after the lock was won: fn, then the release, also when fn panics or ends its goroutine.
-func (x *Lease) run(ctx context.Context, fn func(context.Context, *Lease) error) (err error) {
-	inner, cancel := x.Context(ctx)
+func (le *Lease) run(ctx context.Context, fn func(context.Context, *Lease) error) (err error) {
+	inner, cancel := le.Context(ctx)
 	defer cancel()
 	defer func() {
-		released := x.Release(context.WithoutCancel(ctx))
+		released := le.Release(context.WithoutCancel(ctx))
 		if !errors.Is(released, ErrLost) {
 			return // fn had the lock to its end; how the release went is for the hooks and the log
 		}
-		over := x.Err()
+		over := le.Err()
 		if !errors.Is(over, ErrLost) {
-			over = x.fail("hold", released)
+			over = le.fail("hold", released)
 		}
 		if err == nil {
 			err = over
@@ -248,7 +248,7 @@ func (x *Lease) run(ctx context.Context, fn func(context.Context, *Lease) error)
 			err = errors.Join(err, over)
 		}
 	}()
-	return fn(inner, x)
+	return fn(inner, le)
 }
 
 // Detach ends the lease in this process and returns its token, for [Locker.Adopt] in the process that takes the work
@@ -257,21 +257,21 @@ func (x *Lease) run(ctx context.Context, fn func(context.Context, *Lease) error)
 //
 // From then on [Lease.Err] matches [ErrReleased], the contexts of the lease have ended, and Release does nothing. Until
 // somebody adopts the lease nobody holds the lock, but others wait until its TTL has passed.
-func (x *Lease) Detach() string {
-	if x == nil || x.check() != nil {
+func (le *Lease) Detach() string {
+	if le == nil || le.check() != nil {
 		return ""
 	}
 	mine := &detachedError{}
-	if reason(x.end(mine)) != mine {
+	if reason(le.end(mine)) != mine {
 		return ""
 	}
-	x.withdraw() // a renewal that has been sent only lengthens the key, if nobody has adopted it
-	x.tenure.Detach()
-	e := x.event()
-	e.Held = x.held // it does not change any more
-	x.l.stats.count(func(now *Stats) { now.Detached++ })
-	x.o.hook(onDetached, e)
-	return x.token
+	le.withdraw() // a renewal that has been sent only lengthens the key, if nobody has adopted it
+	le.tenure.Detach()
+	e := le.event()
+	e.Held = le.held // it does not change any more
+	le.l.stats.count(func(now *Stats) { now.Detached++ })
+	le.o.hook(onDetached, e)
+	return le.token
 }
 
 // detachedError is the end of a lease by Detach: each has its own, so that of several calls one gets the token.
