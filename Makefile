@@ -44,14 +44,14 @@ plain: ## the tests without the race detector, and on one thread
 	GOMAXPROCS=1 $(GO) test -shuffle=on ./...
 
 # What runs in a program.
+CORE := . $(addprefix ./internal/,backend clock fault fenced inflight keep line quorum quorum/nodescript quorum/proposal rediskey roundtrip script token)
 empty :=
 comma := ,
-CORE := $(subst $(empty) $(empty),$(comma),. $(addprefix ./internal/,backend clock fault fenced inflight keep line quorum rediskey roundtrip script token))
 
 # With miniredis alone: nothing but Go is found on this PATH, so the tests that want a redis-server are skipped.
 cover: ## how much the tests cover without a server
 	@tmp=$$(mktemp); trap 'rm -f "$$tmp"' EXIT; PATH=$$($(GO) env GOROOT)/bin CGO_ENABLED=0 LEASEHOLD_REQUIRE_REDIS= \
-		go test -coverprofile="$$tmp" -coverpkg=$(CORE) . ./internal/... && $(GO) tool cover -func="$$tmp" | tail -n 1
+		go test -coverprofile="$$tmp" -coverpkg=$(subst $(empty) $(empty),$(comma),$(CORE)) $(CORE) ./internal/sim && $(GO) tool cover -func="$$tmp" | tail -n 1
 
 # Every run draws new histories and prints the seed of the first: LEASEHOLD_SIM_SEED plays one again. The mutants of the scripts
 # show that the referee still sees what it must.

@@ -149,6 +149,8 @@ func TestQuorumAnotherRunOfANodeIsInQuarantineForThoseWhoKnewIt(t *testing.T) {
 		q := join(leasehold.WithRestartQuarantine(10 * time.Second))
 		x, err := q.TryAcquire(t.Context(), "k", time.Second)
 		require.NoError(t, err)
+		synctest.Wait() // a majority is enough for the lease, and here all must have been met
+		require.Equal(t, []string{x.Token(), x.Token(), x.Token()}, q.Holders("k"))
 		require.NoError(t, x.Release(t.Context()))
 		synctest.Wait()
 		for _, n := range nodes[:2] {
