@@ -30,7 +30,7 @@ func ExampleEnv_Lose() {
 	leaseholdtest.Bubble(t, func(t *testing.T, env *leaseholdtest.Env) {
 		err := env.Locker().WithLock(t.Context(), "invoice:7", 10*time.Second, func(ctx context.Context, lease *leasehold.Lease) error {
 			env.Lose(lease)
-			return ctx.Err() // what a call with this context answers now
+			return ctx.Err() // what a call with this context returns now
 		})
 		if !errors.Is(err, leasehold.ErrLost) {
 			t.Errorf("got %v, want the loss", err)
