@@ -1,8 +1,6 @@
 package leasehold
 
 import (
-	"time"
-
 	"github.com/go-leasehold/leasehold/internal/backend"
 	"github.com/redis/go-redis/v9"
 )
@@ -12,5 +10,3 @@ import (
 func NewOn(b backend.Backend) *Locker { return newLocker(b, nil, options{}) }
 
 func NewStore(client redis.UniversalClient) backend.Backend { return newStore(client, "") }
-
-func (x *Lease) RenewEvery() time.Duration { return x.schedule.Every }

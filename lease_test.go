@@ -1,19 +1,11 @@
 package leasehold_test
 
 import (
-	"bytes"
 	"context"
-	"encoding/hex"
-	"encoding/json"
-	"encoding/xml"
 	"errors"
 	"fmt"
-	"log/slog"
-	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
-	"text/template"
 	"time"
 
 	"github.com/go-leasehold/leasehold"
@@ -356,133 +348,150 @@ func TestALockDelayKeepsOthersOutAfterALossAndNotAfterARelease(t *testing.T) {
 	})
 }
 
-// printed is all that the usual ways of printing make of a value.
-func printed(t *testing.T, v any) (all []string) {
-	t.Helper()
-	held := struct {
-		V any
-		v any
-	}{v, v}
-	for _, flag := range []string{"", "+", "#", "-60", "060", ".200", " "} {
-		for _, verb := range "vTtbcdoOqxXUeEfFgGsp" {
-			format := "%" + flag + string(verb)
-			for _, arg := range []any{v, held, &held, []any{v}, map[string]any{"v": v}} {
-				all = append(all, fmt.Sprintf(format, arg))
-			}
-		}
-	}
-	var text, object, page bytes.Buffer
-	slog.New(slog.NewTextHandler(&text, nil)).Info("m", "v", v, "held", held)
-	slog.New(slog.NewJSONHandler(&object, nil)).Info("m", "v", v, "held", held)
-	require.NoError(t, template.Must(template.New("").Parse("{{.}}{{.V}}{{printf `%d` .V}}")).Execute(&page, held))
-	marshalled, err := json.Marshal(held)
-	require.NoError(t, err)
-	tagged, err := xml.Marshal(v)
-	require.NoError(t, err)
-	return append(all, text.String(), object.String(), page.String(), string(marshalled), string(tagged), fmt.Sprint(fmt.Errorf("%w: %v", locktest.ErrNetwork, v)))
-}
-
-// Whatever a log, a panic or a debugger's print makes of a lease or a Locker: the token is a proof of ownership, and the
-// keeper changes the lease meanwhile, which the race detector sees.
-func TestNothingThatIsPrintedShowsATokenOrRacesWithTheKeeper(t *testing.T) {
-	locktest.InBubble(t, func(t *testing.T, w *locktest.World) {
-		p := w.Party(leasehold.WithOwner("worker 7"))
-		x := p.Keeps("k", 30*time.Millisecond)
-		y, err := p.TryAcquire(t.Context(), "other", time.Minute)
-		require.NoError(t, err)
-		ctx, cancel := y.Context(t.Context())
-		defer cancel()
-
-		for _, v := range []any{x, *x, y, *y, ctx} {
-			var all sync.WaitGroup
-			all.Go(func() {
-				for range 5 {
-					assert.NoError(t, y.Renew(t.Context()))
-					time.Sleep(20 * time.Millisecond)
-				}
+// Whoever waits for a lock that their own caller holds waits for ever.
+func TestAnAcquireWithAContextOfTheLeaseThatHoldsTheKeyIsRefused(t *testing.T) {
+	type word string
+	nothing := func() {}
+	for name, derive := range map[string]func(ctx context.Context, p *locktest.Party) (context.Context, context.CancelFunc){
+		"fn's context": func(ctx context.Context, _ *locktest.Party) (context.Context, context.CancelFunc) {
+			return ctx, nothing
+		},
+		"one with a value": func(ctx context.Context, _ *locktest.Party) (context.Context, context.CancelFunc) {
+			return context.WithValue(ctx, word("a"), 1), nothing
+		},
+		"one with a timeout": func(ctx context.Context, _ *locktest.Party) (context.Context, context.CancelFunc) {
+			return context.WithTimeout(ctx, time.Hour)
+		},
+		"one that nothing ends": func(ctx context.Context, _ *locktest.Party) (context.Context, context.CancelFunc) {
+			return context.WithoutCancel(ctx), nothing
+		},
+		"one of another lease inside": func(ctx context.Context, p *locktest.Party) (context.Context, context.CancelFunc) {
+			x, err := p.TryAcquire(ctx, fmt.Sprint("between ", p.Stats().Acquired), time.Minute)
+			require.NoError(p.T, err)
+			return x.Context(ctx)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			locktest.InBubble(t, func(t *testing.T, w *locktest.World) {
+				p := w.Party(leasehold.WithKeyPrefix("p:"))
+				require.NoError(t, p.WithLock(t.Context(), "k", time.Minute, func(ctx context.Context, _ *leasehold.Lease) error {
+					inner, cancel := derive(ctx, p)
+					defer cancel()
+					p.RefusesNested(inner, "p:", "k")
+					return nil
+				}))
+				x, err := p.TryAcquire(t.Context(), "k", time.Minute)
+				require.NoError(t, err)
+				ctx, cancel := x.Context(t.Context())
+				defer cancel()
+				inner, cancel := derive(ctx, p)
+				defer cancel()
+				p.RefusesNested(inner, "p:", "k")
 			})
-			for range 2 {
-				for _, s := range printed(t, v) {
-					for _, token := range []string{x.Token(), y.Token()} {
-						secret := token[locktest.SecretAt : locktest.SecretAt+locktest.SecretLength]
-						assert.NotContains(t, s, secret)
-						assert.NotContains(t, strings.ToLower(s), hex.EncodeToString([]byte(secret)))
-					}
+		})
+	}
+	locktest.QuorumBubble(t, 3, func(t *testing.T, _ []*locktest.FakeNode, join locktest.JoinFunc) {
+		q := join()
+		require.NoError(t, q.WithLock(t.Context(), "k", time.Minute, func(ctx context.Context, _ *leasehold.Lease) error {
+			ctx, cancel := context.WithTimeout(ctx, time.Minute)
+			defer cancel()
+			for _, e := range locktest.EntryPointsOf(ctx) {
+				if e.Ttl {
+					require.ErrorIs(t, e.Call(q.Locker, "k", time.Second), leasehold.ErrInvalid, e.Name)
 				}
-				time.Sleep(50 * time.Millisecond)
 			}
-			all.Wait()
-		}
+			return nil
+		}))
 	})
 }
 
-func TestALockerIsPrintedWithoutARaceWithItsCalls(t *testing.T) {
+// Another Locker of the same Redis is told by the fencing token of the lease that holds the lock: nothing else says that
+// two clients reach one Redis.
+func TestAWaitOfAnotherLockerForTheLeaseOfItsContextIsRefused(t *testing.T) {
+	locktest.InBubble(t, func(t *testing.T, w *locktest.World) {
+		p, q := w.Party(leasehold.WithKeyPrefix("p:")), w.Party()
+		require.NoError(t, p.WithLock(t.Context(), "k", time.Minute, func(ctx context.Context, _ *leasehold.Lease) error {
+			ctx, cancel := context.WithTimeout(ctx, time.Hour)
+			defer cancel()
+			begun := time.Now()
+			_, err := q.Acquire(ctx, "p:k", time.Minute)
+			require.ErrorIs(t, err, leasehold.ErrInvalid)
+			require.EqualError(t, err, `leasehold: acquire "p:k": invalid argument: held by the lease of this context: pass it`)
+			require.ErrorIs(t, q.WithLock(ctx, "p:k", time.Minute, locktest.Idle), leasehold.ErrInvalid)
+			assert.Zero(t, time.Since(begun))
+			synctest.Wait()
+			assert.Empty(t, w.Line("p:k"), "it stands in the line")
+
+			// What is no wait is no fault either.
+			_, err = q.TryAcquire(ctx, "p:k", time.Minute)
+			require.ErrorIs(t, err, leasehold.ErrHeld)
+			return q.WithLock(ctx, "k", time.Minute, locktest.Idle) // the key of another name
+		}))
+		require.NoError(t, q.WithLock(t.Context(), "p:k", time.Minute, locktest.Idle))
+	})
+}
+
+func TestOnlyALeaseThatIsHeldRefusesAnotherOfItsContext(t *testing.T) {
 	locktest.InBubble(t, func(t *testing.T, w *locktest.World) {
 		p := w.Party()
-		p.Keeps("k", 30*time.Millisecond)
-		var all sync.WaitGroup
-		all.Go(func() {
-			for range 5 {
-				assert.NoError(t, p.WithLock(t.Context(), "other", time.Minute, locktest.Idle))
-				time.Sleep(20 * time.Millisecond)
-			}
+		require.NoError(t, p.WithLock(t.Context(), "k", time.Minute, func(ctx context.Context, x *leasehold.Lease) error {
+			on := context.WithoutCancel(ctx)
+			require.NoError(t, p.WithLock(ctx, "other", time.Minute, func(ctx context.Context, _ *leasehold.Lease) error {
+				p.RefusesNested(ctx, "", "k")
+				p.RefusesNested(ctx, "", "other")
+				return nil
+			}))
+			require.NoError(t, x.Release(ctx))
+			return p.WithLock(on, "k", time.Minute, locktest.Idle)
+		}))
+
+		err := p.WithLock(t.Context(), "k", time.Minute, func(ctx context.Context, x *leasehold.Lease) error {
+			w.M.Del("k")
+			require.ErrorIs(t, x.Renew(ctx), leasehold.ErrLost)
+			return p.WithLock(context.WithoutCancel(ctx), "k", time.Minute, locktest.Idle)
 		})
-		for range 2 {
-			for _, format := range []string{"%v", "%+v", "%#v", "%s", "%d"} {
-				assert.Contains(t, fmt.Sprintf(format, p.Locker), "locker (")
-				assert.Contains(t, fmt.Sprintf(format, struct{ L *leasehold.Locker }{p.Locker}), "locker (")
-			}
-			time.Sleep(50 * time.Millisecond)
-		}
-		all.Wait()
-		assert.Equal(t, "locker (1 leases held, 0 acquires waiting)", fmt.Sprint(p.Locker))
+		require.ErrorIs(t, err, leasehold.ErrLost)
 	})
 }
 
-func TestALeaseSaysWhichItIsAndHowItStands(t *testing.T) {
+func TestFromContextReturnsTheInnermostLease(t *testing.T) {
 	locktest.InBubble(t, func(t *testing.T, w *locktest.World) {
-		p := w.Party(leasehold.WithOwner("worker 7"))
-		x, err := p.TryAcquire(t.Context(), "invoice:7", time.Minute)
-		require.NoError(t, err)
-		until := x.ValidUntil().Format("2006-01-02T15:04:05.000Z07:00")
-		says := func(how string) {
+		p := w.Party()
+		is := func(ctx context.Context, want *leasehold.Lease) {
 			t.Helper()
-			want := fmt.Sprintf(`lease "invoice:7" (fencing token %d, %s)`, x.FencingToken(), how)
-			for _, format := range []string{"%v", "%+v", "%#v", "%s"} {
-				assert.Equal(t, want, fmt.Sprintf(format, x))
-			}
-			assert.Equal(t, want, x.String())
-			assert.Equal(t, want, x.GoString())
-			assert.Equal(t, fmt.Sprintf("%q|%120s|%.5s", want, want, want), fmt.Sprintf("%q|%120s|%.5s", x, x, x))
-			assert.Equal(t, "%!d(string="+want+")", fmt.Sprintf("%d", x))
-
-			var line bytes.Buffer
-			slog.New(slog.NewJSONHandler(&line, nil)).Info("m", "lease", x)
-			assert.Contains(t, line.String(), fmt.Sprintf(
-				`"lease":{"key":"invoice:7","fencing_token":%d,"owner":"worker 7","state":%q}`, x.FencingToken(), how))
+			x, ok := leasehold.FromContext(ctx)
+			require.Equal(t, want != nil, ok)
+			require.Same(t, want, x)
 		}
-		says("held until " + until)
-		p.Fault.Next(1, nil).Fail(locktest.ErrNetwork)
-		require.Error(t, x.Renew(t.Context()))
-		says("held until " + until + ", in jeopardy: the network is gone")
-		require.NoError(t, x.Release(t.Context()))
-		says("released")
-		x, err = p.TryAcquire(t.Context(), "invoice:7", time.Second)
+		is(t.Context(), nil)
+		var kept context.Context
+		var lease *leasehold.Lease
+		require.NoError(t, p.WithLock(t.Context(), "a", time.Minute, func(a context.Context, x *leasehold.Lease) error {
+			is(a, x)
+			child, cancel := context.WithTimeout(a, time.Second)
+			defer cancel()
+			is(child, x)
+			require.NoError(t, p.WithLock(child, "b", time.Minute, func(b context.Context, y *leasehold.Lease) error {
+				is(b, y)
+				is(a, x)
+				return nil
+			}))
+			kept, lease = a, x
+			return nil
+		}))
+		is(kept, lease)
+		require.ErrorIs(t, lease.Err(), leasehold.ErrReleased, "it says so itself")
+
+		z, err := p.TryAcquire(t.Context(), "z", time.Minute)
 		require.NoError(t, err)
-		locktest.AwaitEnd(x)
-		says("lost: its time ran out")
+		of, cancel := z.Context(t.Context())
+		defer cancel()
+		is(of, z)
+		assert.Contains(t, fmt.Sprint(of), `.Lease("z")`)
+		require.NoError(t, z.Release(t.Context()))
+		over, cancel := z.Context(t.Context())
+		defer cancel()
+		is(over, z)
+		require.ErrorIs(t, context.Cause(over), leasehold.ErrReleased)
 	})
-}
-
-func TestNoLeaseIsPrintedToo(t *testing.T) {
-	var x *leasehold.Lease
-	var l *leasehold.Locker
-	for _, v := range []any{x, l, leasehold.Lease{}} {
-		for _, s := range printed(t, v) {
-			assert.NotContains(t, s, "PANIC")
-		}
-	}
-	assert.Equal(t, "<nil> <nil>", fmt.Sprint(x, l))
-	assert.Equal(t, "<nil>", x.String())
-	assert.Equal(t, slog.AnyValue(nil), x.LogValue())
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/go-leasehold/leasehold"
 	"github.com/go-leasehold/leasehold/internal/clock"
+	"github.com/go-leasehold/leasehold/internal/inside"
 	"github.com/go-leasehold/leasehold/internal/locktest"
 	"github.com/go-leasehold/leasehold/internal/redistest"
 	"github.com/go-leasehold/leasehold/internal/token"
@@ -279,7 +280,7 @@ func TestWithRenewEveryIsAWishToNewAndAnOrderToACall(t *testing.T) {
 			}
 			x, err := l.TryAcquire(t.Context(), "k", ttl, opts...)
 			require.NoError(t, err, tt)
-			assert.Equal(t, tt.every, x.RenewEvery(), tt)
+			assert.Equal(t, tt.every, inside.State(x).Schedule.Every, tt)
 			time.Sleep(20 * time.Second)
 			assert.True(t, x.Valid(), tt)
 			for _, d := range []time.Duration{ttl/2 + 1, math.MaxInt64} {

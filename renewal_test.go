@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/go-leasehold/leasehold"
+	"github.com/go-leasehold/leasehold/internal/backend"
 	"github.com/go-leasehold/leasehold/internal/clock"
 	"github.com/go-leasehold/leasehold/internal/inside"
 	"github.com/go-leasehold/leasehold/internal/locktest"
@@ -417,6 +419,51 @@ func TestRedisMayForgetTheScriptsAtAnyTime(t *testing.T) {
 		}
 		for _, h := range p.Heard("released") {
 			assert.True(t, h.Clean)
+		}
+	})
+}
+
+// twoServers keeps the keys with an odd last digit on another server than the rest.
+type twoServers struct {
+	backend.Backend
+	odd backend.Backend
+}
+
+func (s *twoServers) Tenure(r backend.Request) backend.Tenure {
+	if strings.ContainsAny(r.Key[len(r.Key)-1:], "13579") {
+		return s.odd.Tenure(r)
+	}
+	return s.Backend.Tenure(r)
+}
+
+func (s *twoServers) Flush() {
+	s.Backend.Flush()
+	s.odd.Flush()
+}
+
+func TestASilentServerDelaysNoRenewalOnAnother(t *testing.T) {
+	locktest.InBubble(t, func(t *testing.T, w *locktest.World) {
+		even, odd := &locktest.Paper{Latency: time.Millisecond}, &locktest.Paper{Latency: time.Millisecond}
+		client, other := w.Dial(), w.Dial()
+		client.AddHook(even)
+		other.AddHook(odd)
+		l := leasehold.NewOn(&twoServers{leasehold.NewStore(client), leasehold.NewStore(other)})
+		defer func() { assert.NoError(t, l.Close()) }()
+		leases := make([]*leasehold.Lease, 2*locktest.Many)
+		for i := range leases {
+			var err error
+			leases[i], err = l.TryAcquire(t.Context(), fmt.Sprint(i), 9*time.Second, leasehold.WithAutoRenew(true))
+			require.NoError(t, err)
+		}
+		time.Sleep(10 * time.Second)
+		again := odd.Stop()
+		time.Sleep(12 * time.Second)
+		again()
+		for i, x := range leases {
+			assert.Equal(t, i%2 == 0, x.Valid(), "%d: %v", i, x.Err())
+		}
+		for i := 1; i < len(leases); i += 2 {
+			_ = leases[i].Release(t.Context())
 		}
 	})
 }

@@ -1,4 +1,4 @@
-package leasehold_test
+package fault_test
 
 import (
 	"context"
@@ -178,7 +178,7 @@ func TestEveryErrorIsWhatItSaysAndNothingElse(t *testing.T) {
 func TestErrorPrintsItsOperationKeyAndReason(t *testing.T) {
 	assert.EqualError(t, &leasehold.Error{Op: "acquire", Key: "a\n\"b\"", Err: leasehold.ErrHeld}, `leasehold: acquire "a\n\"b\"": held by another`)
 	assert.EqualError(t, &leasehold.Error{Op: "close", Err: leasehold.ErrClosed}, "leasehold: close: locker closed")
-	assert.EqualError(t, fmt.Errorf("job 7: %w", &leasehold.Error{"renew", "k", fmt.Errorf("%w: why", leasehold.ErrLost)}), `job 7: leasehold: renew "k": lease lost: why`)
+	assert.EqualError(t, fmt.Errorf("job 7: %w", &leasehold.Error{Op: "renew", Key: "k", Err: fmt.Errorf("%w: why", leasehold.ErrLost)}), `job 7: leasehold: renew "k": lease lost: why`)
 }
 
 func TestAWaitThatEndsMatchesItsReasonTheCauseAndTheContext(t *testing.T) {

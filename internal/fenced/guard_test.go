@@ -1,4 +1,4 @@
-package leasehold_test
+package fenced_test
 
 import (
 	"errors"
