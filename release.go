@@ -97,7 +97,7 @@ func (le *Lease) sendRelease(ctx context.Context, bound time.Duration) (e Event,
 	le.mu.Lock()
 	defer le.mu.Unlock()
 	if !settled {
-		if again = log.Answered(what, n, err); log.Found < 0 && log.lost == nil {
+		if again = log.Answered(what, n, err); log.Lost && log.lost == nil {
 			log.lost = notOurs(log.Found, "its release found that ")
 		}
 	}

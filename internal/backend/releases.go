@@ -8,7 +8,7 @@ import "github.com/go-leasehold/leasehold/internal/fault"
 //	open     some are sent and not answered: another one may be sent
 //	settled  it is known what became of the key: none is sent any more
 //	clean    settled, and an answer said that the key was ours and is gone
-//	lost     settled, and the key was not ours; Found is the reason, one of those below 0
+//	lost     settled, and the key was not ours; Found is what the release found in its place
 //
 // A release may be settled and neither clean nor lost. Then an answer "not yours" came to a command that may have been written
 // twice: the first has done it.
@@ -18,7 +18,8 @@ type Releases struct {
 
 	Settled bool
 	Clean   bool
-	Found   int // of a lost one; 0: it is not lost
+	Lost    bool
+	Found   int // of a lost one: a reason below 0, or ReleasedPlace where the token only stood in the line
 }
 
 // Begin counts a release that is about to be sent. It is counted before: of two at once, the later must not take the earlier's
@@ -45,7 +46,7 @@ func (r *Releases) Answered(found, writes int, err error) (again bool) {
 	case found == ReleasedLock:
 		r.Settled, r.Clean = true, true
 	case r.written == 1:
-		r.Settled, r.Found = true, found
+		r.Settled, r.Lost, r.Found = true, true, found
 	case r.open == 0: // else the one that did it has yet to be heard
 		r.Settled = true
 	}
