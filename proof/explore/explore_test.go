@@ -2,6 +2,7 @@ package explore
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -78,5 +79,21 @@ func TestAStateWithPaddingIsRefused(t *testing.T) {
 func TestBoundsAreTheFieldsThatAreNotZero(t *testing.T) {
 	if got := bounds(&jugs{five: 4}); got != "five 4" {
 		t.Error(got)
+	}
+}
+
+func TestRankKeepsTheOrderAndNothingElse(t *testing.T) {
+	numbers := []uint8{0, 40, 7, 63, 7}
+	var all []*uint8
+	for i := range numbers {
+		all = append(all, &numbers[i])
+	}
+	Rank(all)
+	if want := []uint8{0, 2, 1, 3, 1}; !slices.Equal(numbers, want) {
+		t.Errorf("got %v, want %v", numbers, want)
+	}
+	RankAmong(1<<1|1<<2|1<<3|1<<9, all) // 9 has no place here, and moves nobody
+	if want := []uint8{0, 2, 1, 3, 1}; !slices.Equal(numbers, want) {
+		t.Errorf("got %v, want %v", numbers, want)
 	}
 }

@@ -184,21 +184,7 @@ func rank(s *state) {
 		cl := &s.clients[c]
 		all = append(all, &cl.high, &cl.replyFence, &cl.fence)
 	}
-	var seen uint64
-	for _, f := range all {
-		seen |= 1 << *f
-	}
-	var ranks [64]uint8
-	var r uint8
-	for f := 1; f < 64; f++ {
-		if seen&(1<<f) != 0 {
-			r++
-			ranks[f] = r
-		}
-	}
-	for _, f := range all {
-		*f = ranks[*f]
-	}
+	explore.Rank(all)
 }
 
 // step names one.

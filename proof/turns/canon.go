@@ -147,17 +147,7 @@ func (m *model) rank(s *state) {
 			note(&x.first, m.block)
 		}
 	}
-	var ranks [64]uint8
-	var r uint8
-	for f := 1; f < 64; f++ {
-		if seen&(1<<f) != 0 {
-			r++
-			ranks[f] = r
-		}
-	}
-	for _, f := range all {
-		*f = ranks[*f]
-	}
+	explore.RankAmong(seen, all)
 }
 
 // step names one.
