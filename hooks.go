@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"slices"
 	"time"
+
+	"github.com/go-leasehold/leasehold/internal/roundtrip"
 )
 
 // Hooks are functions that are called at the events of a lease's life. A nil function is skipped. If [WithHooks] was
@@ -76,6 +78,10 @@ const (
 	LossForced   Loss = "forced"          // ForceRelease of the same Locker has ended it
 	LossClosed   Loss = "closed"          // WithLock's function had not returned when Close gave up
 )
+
+// Callers is for a hook of the Redis client, such as one that makes spans. It returns the contexts of the callers whose
+// commands share the round trip of ctx, and nil if ctx is that of one caller. Only their values count.
+func Callers(ctx context.Context) []context.Context { return roundtrip.Callers(ctx) }
 
 // event begins an Event of the attempt.
 func (a *attempt) event() Event { return Event{Key: a.asks.Key, Owner: a.o.owner} }

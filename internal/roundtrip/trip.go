@@ -1,7 +1,6 @@
 package roundtrip
 
 import (
-	"context"
 	"slices"
 	"time"
 
@@ -163,13 +162,13 @@ func (s *sender) sendOne(c *Command) (cmd *redis.Cmd) {
 func (s *sender) sendAll(batch []*Command) {
 	defer recovered(batch...)
 	for len(batch) > 0 {
-		pipe := s.client.Pipeline()
+		pipe, ctx := s.client.Pipeline(), share(batch)
 		cmds := make([]*redis.Cmd, len(batch))
 		for i, c := range batch {
-			cmds[i] = c.command(context.Background())
-			_ = pipe.Process(context.Background(), cmds[i])
+			cmds[i] = c.command(ctx)
+			_ = pipe.Process(ctx, cmds[i])
 		}
-		_, err := pipe.Exec(context.Background())
+		_, err := pipe.Exec(ctx)
 		var again []*Command
 		for i, c := range batch {
 			if c.unknownScript(cmds[i]) {
