@@ -9,9 +9,10 @@
 //
 // # Spans
 //
-// A span leasehold.acquire goes from the call of an acquire to its end, the wait included. The commands that it sends are its
-// children if the client is instrumented too, except those that share a round trip with other callers' commands. Its status is
-// an error if the acquire failed, but not if the lock was held by another when TryAcquire asked, or if the caller cancelled.
+// A span leasehold.acquire goes from the call of an acquire to its end, the wait included. Its status is an error if the acquire
+// failed, but not if the lock was held by another when TryAcquire asked, or if the caller cancelled. If the client is instrumented
+// too, the commands of the acquire are its children. Commands that share a round trip with those of other callers cannot be the
+// children of all of them: [ClientHook] makes a span of such a round trip, with a link to the span of each caller.
 //
 // # What is kept out
 //

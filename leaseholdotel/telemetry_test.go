@@ -24,6 +24,7 @@ const ttl = 9 * time.Second
 // telemetry is the hooks and what they have reported.
 type telemetry struct {
 	t       *testing.T
+	opts    []leaseholdotel.Option
 	reader  *sdkmetric.ManualReader
 	meters  *sdkmetric.MeterProvider
 	spans   *tracetest.SpanRecorder
@@ -33,7 +34,7 @@ type telemetry struct {
 
 func report(t *testing.T, opts ...leaseholdotel.Option) *telemetry {
 	t.Helper()
-	o := &telemetry{t: t, reader: sdkmetric.NewManualReader(), spans: tracetest.NewSpanRecorder()}
+	o := &telemetry{t: t, opts: opts, reader: sdkmetric.NewManualReader(), spans: tracetest.NewSpanRecorder()}
 	o.meters = sdkmetric.NewMeterProvider(sdkmetric.WithReader(o.reader))
 	o.tracers = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(o.spans))
 	var err error
