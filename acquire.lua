@@ -47,7 +47,7 @@ if not mine then
   if owner == ME then
     redis.call('PEXPIRE', K, PX)
     local f = redis.call('GET', F)
-    if f then return f end
+    if f then return (string.gsub(f, '%+$', '')) end
     mine = true
   elseif MODE == 'poll' and not redis.call('ZSCORE', Q, ME) then
     return {'GONE'}
@@ -69,7 +69,8 @@ if not owner and not mine then
   if mine then redis.call('SET', K, ME, 'NX', 'PX', ARGV[2]) end
 end
 if mine then
-  local n, err = fence(now)
+  -- Without the flag only where this run has found neither line nor tombstone: what it has made of them since, it has not.
+  local n, err = fence(now, found == 0 and '' or '+')
   if n then return n end
   redis.call('DEL', K) -- with no fencing token there is no lock
   return err
@@ -87,6 +88,10 @@ end
 redis.call('PEXPIRE', Q, 2 * $WAITER_TTL)
 -- Never 0 for a counter that is gone: a grant that ran before this poll must not seem to have run after it.
 local given = redis.call('GET', F) or now
+if type(given) == 'string' then
+  if tonumber(given) then redis.call('SET', F, given .. '+', 'KEEPTTL') end -- the flag: see token.lua
+  given = string.gsub(given, '%+$', '')
+end
 local a, b, c = string.match(owner or '', '^%w+()%.%w+()%.%w+()')
 local foreign = owner and not (a == 17 and b == 31 and c == 58)
 return {'WAITING', given, redis.call('PTTL', K), redis.call('ZRANK', Q, ME), now, foreign and 1 or 0}

@@ -39,14 +39,14 @@ end
 
 if owner == ME then
   local f = redis.call('GET', F)
-  if f then return f end
+  if f then return (string.gsub(f, '%+$', '')) end
 elseif owner ~= FORMER or redis.call('ZSCORE', D, ME) then
   local token = FORMER
   -- include lost.lua
   return {'GONE', why}
 end
 
-local n, err = fence(now)
+local n, err = fence(now, '+')
 if not n then return err end
 if owner ~= ME then
   if redis.call('PTTL', K) < PX then

@@ -25,7 +25,7 @@ while first[1] do
   -- include alive.lua
   if left then
     local n
-    n, err = fence(now)
+    n, err = fence(now, '+')
     if n then
       redis.call('SET', KEYS[1], head, 'PX', left)
       -- Tells the waiter's process, by the two ids in front of the token's secret: see package token. The message may be lost, and

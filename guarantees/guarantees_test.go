@@ -38,7 +38,7 @@ func TestWithAppendfsyncAlwaysARestartForgetsNoLeaseAndNoToken(t *testing.T) {
 	s := redistest.Server(t, "--appendonly", "yes", "--appendfsync", "always")
 	c := s.Client()
 	ahead := time.Now().Add(time.Hour).UnixMicro() // so that the clock alone would issue a lower one
-	require.NoError(t, c.Set(t.Context(), "leasehold:fence:{k}", ahead, 2*time.Hour).Err())
+	require.NoError(t, c.Set(t.Context(), "leasehold:counter:{k}", ahead, 2*time.Hour).Err())
 	one, two := locktest.Process(t, c), locktest.Process(t, s.Client())
 	x := locktest.Take(t, one, time.Minute)
 	s.Restart()

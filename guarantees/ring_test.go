@@ -80,7 +80,7 @@ func TestWaitersOnARingAreWokenByMessages(t *testing.T) {
 					require.NoError(t, r.Lease.Release(t.Context()))
 				}
 				assert.EqualValues(t, byMessage+1, two.Stats().AcquiredByMessage, "%d: %q", i, key)
-				assert.Positive(t, at.Client().Exists(t.Context(), string(rediskey.Derive(nil, "", rediskey.Fence, key))).Val(), key)
+				assert.Positive(t, at.Client().Exists(t.Context(), string(rediskey.Derive(nil, "", rediskey.Counter, key))).Val(), key)
 			}
 			assert.Len(t, used, 2, "both servers have keys")
 			assert.Equal(t, 2, inside.Of(two).Line.Load().Subscriptions, "one for each")

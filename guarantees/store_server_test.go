@@ -277,7 +277,7 @@ func TestFencingTokensRiseWhateverHappensToTheServer(t *testing.T) {
 			_, _, err = d.Tenure(r).Release(ctx, backend.Plain, backend.CallBound)
 			require.NoError(t, err, after)
 		}
-		assert.Positive(t, c.PTTL(ctx, "leasehold:fence:{k}").Val(), after)
+		assert.Positive(t, c.PTTL(ctx, "leasehold:counter:{k}").Val(), after)
 	}
 
 	s := redistest.Server(t)
@@ -285,15 +285,15 @@ func TestFencingTokensRiseWhateverHappensToTheServer(t *testing.T) {
 	rises("the start", c)
 	require.NoError(t, c.FlushAll(ctx).Err())
 	rises("FLUSHALL", c)
-	require.NoError(t, c.Del(ctx, "leasehold:fence:{k}").Err())
+	require.NoError(t, c.Del(ctx, "leasehold:counter:{k}").Err())
 	rises("its deletion", c)
-	require.NoError(t, c.PExpire(ctx, "leasehold:fence:{k}", time.Millisecond).Err())
-	require.Eventually(t, func() bool { return c.Exists(ctx, "leasehold:fence:{k}").Val() == 0 }, 10*time.Second, time.Millisecond)
+	require.NoError(t, c.PExpire(ctx, "leasehold:counter:{k}", time.Millisecond).Err())
+	require.Eventually(t, func() bool { return c.Exists(ctx, "leasehold:counter:{k}").Val() == 0 }, 10*time.Second, time.Millisecond)
 	rises("its expiry", c)
 	require.NoError(t, c.ConfigSet(ctx, "maxmemory-policy", "allkeys-random").Err())
 	require.NoError(t, c.ConfigSet(ctx, "maxmemory", "1").Err())
 	require.ErrorContains(t, c.Set(ctx, "x", "", 0).Err(), "OOM")
-	require.Zero(t, c.Exists(ctx, "leasehold:fence:{k}").Val())
+	require.Zero(t, c.Exists(ctx, "leasehold:counter:{k}").Val())
 	require.NoError(t, c.ConfigSet(ctx, "maxmemory", "0").Err())
 	rises("its eviction", c)
 	require.NoError(t, c.Do(ctx, "SWAPDB", 0, 1).Err())
@@ -312,13 +312,13 @@ func TestFencingTokensRiseWhateverHappensToTheServer(t *testing.T) {
 	s.Kill()
 	c = replica
 	locktest.Promote(t, c)
-	require.Less(t, c.Get(ctx, "leasehold:fence:{k}").Val(), fmt.Sprint(last), "the replica has missed nothing")
+	require.Less(t, c.Get(ctx, "leasehold:counter:{k}").Val(), fmt.Sprint(last), "the replica has missed nothing")
 	rises("a failover", c)
 
 	// A counter ahead of the clock goes on, and lives until the clock has passed it and a week longer.
 	ahead := time.Now().Add(24 * time.Hour).UnixMicro()
-	require.NoError(t, c.Set(ctx, "leasehold:fence:{k}", ahead, time.Hour).Err())
+	require.NoError(t, c.Set(ctx, "leasehold:counter:{k}", ahead, time.Hour).Err())
 	rises("a clock set back", c)
 	assert.Equal(t, ahead+3, last)
-	assert.InDelta(t, (8 * 24 * time.Hour).Seconds(), c.TTL(ctx, "leasehold:fence:{k}").Val().Seconds(), 60)
+	assert.InDelta(t, (8 * 24 * time.Hour).Seconds(), c.TTL(ctx, "leasehold:counter:{k}").Val().Seconds(), 60)
 }

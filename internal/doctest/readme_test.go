@@ -30,7 +30,7 @@ func TestTheFirstProgramOfTheReadmeRuns(t *testing.T) {
 	t.Run("with a real Redis", func(t *testing.T) {
 		server := redistest.Server(t)
 		assert.Regexp(t, works, runProgram(t, strings.Replace(program, changed, strconv.Quote(server.Addr()), 1)))
-		assert.EqualValues(t, 1, server.Client().Exists(t.Context(), "leasehold:fence:{invoice:7}").Val())
+		assert.EqualValues(t, 1, server.Client().Exists(t.Context(), "leasehold:counter:{invoice:7}").Val())
 	})
 }
 

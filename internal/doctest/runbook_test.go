@@ -128,7 +128,7 @@ func TestTheACLRuleOfTheRunbookIsEnough(t *testing.T) {
 	}
 	require.NoError(t, one.ForceRelease(ctx, "invoice:7"))
 
-	require.NoError(t, admin.Set(ctx, "app:leasehold:fence:{app:invoice:8}", int64(1)<<52, time.Hour).Err())
+	require.NoError(t, admin.Set(ctx, "app:leasehold:counter:{app:invoice:8}", int64(1)<<52, time.Hour).Err())
 	ahead, err := one.TryAcquire(ctx, "invoice:8", 10*time.Second) // its counter is ahead of the clock
 	require.NoError(t, err)
 	assert.EqualValues(t, 1<<52+1, ahead.FencingToken())

@@ -105,15 +105,15 @@ func TestABrokenCounterIsNamedAndCanBeRepaired(t *testing.T) {
 		lease, err := l.TryAcquire(ctx, "k", time.Minute)
 		require.NoError(t, err)
 		require.NoError(t, lease.Release(ctx))
-		const counter = "leasehold:fence:{k}"
+		const counter = "leasehold:counter:{k}"
 		held, err := l.TryAcquire(ctx, "held", time.Minute)
 		require.NoError(t, err)
 		for says, value := range map[string]string{
-			`ERR leasehold: the fencing counter "leasehold:fence:{k}" holds no number`: "seven",
-			`ERR increment or decrement would overflow: "leasehold:fence:{k}"`:         "9223372036854775807",
+			`ERR leasehold: the fencing counter "leasehold:counter:{k}" holds no number`: "seven",
+			`ERR increment or decrement would overflow: "leasehold:counter:{k}"`:         "9223372036854775807",
 		} {
 			require.NoError(t, c.Set(ctx, counter, value, time.Hour).Err())
-			require.NoError(t, c.Set(ctx, "leasehold:fence:{held}", value, time.Hour).Err())
+			require.NoError(t, c.Set(ctx, "leasehold:counter:{held}", value, time.Hour).Err())
 			require.NoError(t, held.Renew(ctx))
 			for range 2 { // it stays as it was
 				_, err = l.Acquire(ctx, "k", time.Minute)

@@ -224,7 +224,11 @@ func (r *ScriptRun) Text(reply any) string {
 	case int64:
 		return r.Number(reply)
 	case string:
-		if n, err := strconv.ParseInt(reply, 10, 64); err == nil {
+		digits, flag := strings.CutSuffix(reply, "+") // of a fencing counter
+		if n, err := strconv.ParseInt(digits, 10, 64); err == nil {
+			if flag {
+				return r.Number(n) + "+"
+			}
 			return r.Number(n)
 		}
 		if f, err := strconv.ParseFloat(reply, 64); err == nil && strings.Contains(reply, "e+") { // a score of miniredis

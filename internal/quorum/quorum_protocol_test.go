@@ -88,9 +88,9 @@ func TestQuorumNodeErrorsAreMissingVotes(t *testing.T) {
 			"noauth":       func(_ *locktest.FakeQuorum, i int) { nodes[i].SetError("NOAUTH Authentication required.") },
 			"loading":      func(_ *locktest.FakeQuorum, i int) { nodes[i].SetError("LOADING Redis is loading") },
 			"foreign type": func(_ *locktest.FakeQuorum, i int) { _, _ = nodes[i].Lpush("k foreign type", "x") },
-			"bad counter":  func(_ *locktest.FakeQuorum, i int) { _ = nodes[i].Set("leasehold:fence:{k bad counter}", "many") },
+			"bad counter":  func(_ *locktest.FakeQuorum, i int) { _ = nodes[i].Set("leasehold:counter:{k bad counter}", "many") },
 			"huge counter": func(_ *locktest.FakeQuorum, i int) {
-				_ = nodes[i].Set("leasehold:fence:{k huge counter}", "9007199254740993")
+				_ = nodes[i].Set("leasehold:counter:{k huge counter}", "9007199254740993")
 			},
 			"strange reply": func(q *locktest.FakeQuorum, i int) { q.Hooks[i].Every(nil).Fail(redis.Nil) },
 		} {

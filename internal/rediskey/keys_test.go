@@ -216,7 +216,7 @@ func TestKeysThatCannotBeUsedAreRefusedBeforeAnythingIsSent(t *testing.T) {
 	type use struct{ prefix, key string }
 	refused := []use{
 		{"", ""}, {"p:", ""},
-		{"", "leasehold:line:{x}"}, {"", "leasehold:fence::a{x}"}, {"", "leasehold:marks:"}, {"", "leasehold:undone:{x}"},
+		{"", "leasehold:line:{x}"}, {"", "leasehold:counter::a{x}"}, {"", "leasehold:marks:"}, {"", "leasehold:undone:{x}"},
 		{"", "leasehold:fenced:{x}"}, {"p:", "leasehold:line:{x}"}, {"leasehold:", "line:{x}"}, {"leasehold:line:", "{x}"},
 	}
 	for _, prefix := range badPrefixes {

@@ -94,19 +94,19 @@ func crc16(crc uint16, b byte) uint16 {
 
 // The kinds of derived keys.
 const (
-	Line   = "line"   // the waiters of a lock, in order of arrival
-	Fence  = "fence"  // the fencing counter of a lock
-	Marks  = "marks"  // the heartbeats of the waiters
-	Undone = "undone" // the tombstones of cancelled attempts
-	Fenced = "fenced" // the highest fencing token that a resource has seen
-	Wake   = "wake"   // a channel, not a key: it tells waiters that a lock was handed to them
+	Line    = "line"    // the waiters of a lock, in order of arrival
+	Counter = "counter" // the fencing counter of a lock
+	Marks   = "marks"   // the heartbeats of the waiters
+	Undone  = "undone"  // the tombstones of cancelled attempts
+	Fenced  = "fenced"  // the highest fencing token that a resource has seen
+	Wake    = "wake"    // a channel, not a key: it tells waiters that a lock was handed to them
 )
 
 // WakeChannel begins the name of a channel that belongs to no key, after the prefix.
 const WakeChannel = reserved + Wake + ":"
 
 // Kinds are the kinds of the keys that the scripts of a lock declare behind the lock itself, in that order.
-var Kinds = [...]string{Line, Fence, Marks, Undone}
+var Kinds = [...]string{Line, Counter, Marks, Undone}
 
 // Derived reports whether a name may be one that Derive made, without a prefix.
 func Derived(name string) bool {
@@ -119,8 +119,8 @@ func Derived(name string) bool {
 // scripts declare them. They are made once for a lease, since each costs an allocation.
 type Keys [1 + len(Kinds)]any
 
-// FenceAt is the place of the fencing counter among the Keys.
-const FenceAt = 2
+// CounterAt is the place of the fencing counter among the Keys.
+const CounterAt = 2
 
 // Lock returns the keys of the lock at that key.
 func Lock(prefix, key string) (keys Keys) {

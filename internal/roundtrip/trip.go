@@ -1,6 +1,7 @@
 package roundtrip
 
 import (
+	"runtime"
 	"slices"
 	"time"
 
@@ -33,7 +34,12 @@ func (s *sender) trips() {
 	// A batch that is not empty at the end was left by a goroutine that ended in the client, as a
 	// hook's runtime.Goexit makes it.
 	defer func() { s.end(&t, batch) }()
-	for {
+	for crowded := false; ; {
+		if crowded {
+			// The callers that were just answered are about to send their next commands, which should share
+			// this round trip. A trip that flew off with the first of them would be one for a single command.
+			runtime.Gosched()
+		}
 		if batch = s.dequeue(&t, batch[:0]); t.scouts != "" {
 			s.scout(t.scouts)
 			continue
@@ -41,6 +47,7 @@ func (s *sender) trips() {
 		if len(batch) == 0 {
 			return // nothing is queued, or others have taken its place
 		}
+		crowded = len(batch) > 1
 		s.exchange(batch, t.suspicious)
 		t.answered = ""
 		for i, c := range batch {

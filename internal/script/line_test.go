@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,7 +15,7 @@ import (
 )
 
 // Any sequence of scripts keeps what the line promises: one holder, rising fencing tokens, no grant past a live waiter,
-// nothing of an undone token, nothing without a TTL.
+// nothing of an undone token, nothing without a TTL, no line and no tombstone behind a counter without the flag.
 func TestRandomSequencesOfScriptsKeepTheirPromises(t *testing.T) {
 	locktest.OnScriptServers(t, func(t *testing.T, s locktest.ScriptServer) {
 		seeds := 3
@@ -173,6 +174,10 @@ func (w *lineWalk) released(before lineState, token string) {
 func (w *lineWalk) judge() {
 	now := w.look()
 	require.Empty(w.t, now.forever, "%s: keys without a TTL", w.name())
+	if now.plain {
+		require.Empty(w.t, now.line, "%s: a line behind a counter without the flag", w.name())
+		require.False(w.t, now.buried, "%s: tombstones behind a counter without the flag", w.name())
+	}
 	if now.owner == "" {
 		return
 	}
@@ -189,6 +194,8 @@ type lineState struct {
 	fence      int64
 	line, live []string
 	forever    []string // keys
+	plain      bool     // the counter is there and has no flag
+	buried     bool     // there are tombstones
 }
 
 func (w *lineWalk) look() lineState {
@@ -204,9 +211,9 @@ local forever = {}
 for _, key in ipairs(redis.call('KEYS', '*')) do
   if redis.call('PTTL', key) == -1 then forever[#forever + 1] = key end
 end
-return {redis.call('GET', KEYS[1]) or '', redis.call('GET', KEYS[3]) or '0', line, live, forever}`
+return {redis.call('GET', KEYS[1]) or '', redis.call('GET', KEYS[3]) or '0', line, live, forever, redis.call('EXISTS', KEYS[5])}`
 	keys := locktest.ScriptKeys("k")
-	got, err := w.s.Client.Eval(w.t.Context(), src, []string{keys["K"], keys["Q"], keys["F"], keys["G"]}).Slice()
+	got, err := w.s.Client.Eval(w.t.Context(), src, []string{keys["K"], keys["Q"], keys["F"], keys["G"], keys["D"]}).Slice()
 	require.NoError(w.t, err)
 	words := func(v any) (s []string) {
 		for _, v := range v.([]any) {
@@ -214,9 +221,12 @@ return {redis.call('GET', KEYS[1]) or '', redis.call('GET', KEYS[3]) or '0', lin
 		}
 		return s
 	}
-	fence, err := strconv.ParseInt(got[1].(string), 10, 64)
+	digits, flagged := strings.CutSuffix(got[1].(string), "+")
+	fence, err := strconv.ParseInt(digits, 10, 64)
 	require.NoError(w.t, err)
-	state := lineState{got[0].(string), fence, words(got[2]), words(got[3]), words(got[4])}
+	state := lineState{
+		got[0].(string), fence, words(got[2]), words(got[3]), words(got[4]), fence > 0 && !flagged, got[5] == int64(1),
+	}
 	state.live = slices.DeleteFunc(state.live, func(token string) bool { return token == state.owner })
 	return state
 }

@@ -34,11 +34,29 @@ func (r *simReferee) passedOn(old, l *simLock, by string, args []string) bool {
 
 // issues judges the fencing token of a new owner. r.mu is held.
 func (r *simReferee) issues(l *simLock) {
-	fence, _ := r.m.Get(l.fence)
+	fence := r.counter(l)
 	if l.issued != "" && cmp.Or(cmp.Compare(len(fence), len(l.issued)), cmp.Compare(fence, l.issued)) <= 0 {
 		r.violation("the fencing counter goes from %s to %s with a new owner", l.issued, fence)
 	}
 	l.issued, r.token(l.owner).fence = fence, fence
+}
+
+// counter returns the last fencing token in digits, "" if there is none.
+func (r *simReferee) counter(l *simLock) string {
+	fence, _ := r.m.Get(l.fence)
+	return strings.TrimSuffix(fence, "+")
+}
+
+// flag judges the counter of a lock: digits alone say that there is neither a line nor a tombstone. r.mu is held.
+func (r *simReferee) flag(l *simLock) {
+	if fence, _ := r.m.Get(l.fence); fence == "" || strings.HasSuffix(fence, "+") {
+		return
+	}
+	for _, k := range []string{l.line, l.undone} {
+		if r.m.Exists(k) {
+			r.violation("the fencing counter has no flag, and %s exists", k)
+		}
+	}
 }
 
 // leftFree judges a command of that token after which the lock is free. That is right if nobody waits, and else only behind as

@@ -33,10 +33,10 @@ var scriptMutants = []struct {
 		"local owner = redis.pcall('GET', KEYS[1])", "redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', px) local owner = redis.pcall('GET', KEYS[1])", expiring,
 	}, {
 		"the answer to a command that came twice has a new fencing token",
-		"if f then return f end", "", nil,
+		"if f then return (string.gsub(f, '%+$', '')) end", "", nil,
 	}, {
 		"the fencing token does not follow the clock",
-		"local function fence(now)", "local function fence() local now = 1", func(w *simWeather) { w.troubles = []string{"FLUSHALL"} },
+		"local function fence(now, flag)", "local function fence(_, flag) local now = 1", func(w *simWeather) { w.troubles = []string{"FLUSHALL"} },
 	}, {
 		"a try takes a free lock past the line",
 		"if not owner and not mine then", "if MODE == 'try' and not owner and not mine then redis.call('SET', K, ME, 'PX', ARGV[2]) mine = true end if not owner and not mine then", expiring,
@@ -79,6 +79,19 @@ var scriptMutants = []struct {
 		"who gives up stays in the line",
 		"elseif redis.call('ZREM', Q, ARGV[1]) == 1 then", "elseif false then", func(w *simWeather) { w.cancels, w.each = 0.8, 2 },
 	}, {
+		"a place in the line does not flag the counter",
+		"  if tonumber(given) then redis.call('SET', F, given .. '+', 'KEEPTTL') end", "", nil,
+	}, {
+		"a tombstone does not flag the counter",
+		"  if type(f) == 'string' and tonumber(f) then redis.call('SET', KEYS[3], f .. '+', 'KEEPTTL') end\n", "",
+		func(w *simWeather) { w.cancels, w.each = 0.8, 2 },
+	}, {
+		"a hand-over takes the flag away",
+		"n, err = fence(now, '+')\n    if n then", "n, err = fence(now, '')\n    if n then", nil,
+	}, {
+		"an acquire takes the flag away though there are tombstones or a line",
+		"fence(now, found == 0 and '' or '+')", "fence(now, '')", func(w *simWeather) { w.cancels = 0.8 },
+	}, {
 		"an adoption leaves the former token no tombstone",
 		"  bury(FORMER, math.floor(now / 1000))\n", "", passing,
 	}, {
@@ -89,7 +102,7 @@ var scriptMutants = []struct {
 		"elseif owner ~= FORMER or redis.call('ZSCORE', D, ME) then", "elseif owner ~= FORMER then", passing,
 	}, {
 		"an adoption has the former fencing token",
-		"local n, err = fence(now)\nif not n then return err end\nif owner", "local n = tonumber(redis.call('GET', F)) if owner", passing,
+		"local n, err = fence(now, '+')\nif not n then return err end\nif owner", "local n = tonumber((string.gsub(redis.call('GET', F), '%+$', ''))) if owner", passing,
 	}, {
 		"an adoption that is undone gives nothing back",
 		"  redis.call('SET', K, FORMER, 'KEEPTTL')", "  redis.call('DEL', K)", passing,

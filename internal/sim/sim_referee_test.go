@@ -34,7 +34,7 @@ type simReferee struct {
 
 // simLock is what the referee knows of one key.
 type simLock struct {
-	key, line, fence, marks string
+	key, line, fence, marks, undone string
 
 	// On the server, as last seen.
 	owner   string
@@ -82,7 +82,7 @@ func newReferee(m *miniredis.Miniredis, slow time.Duration, keys []string) *simR
 	for _, key := range keys {
 		name := func(kind string) string { return string(rediskey.Derive(nil, "", kind, key)) }
 		r.locks[key] = &simLock{
-			key: key, line: name("line"), fence: name("fence"), marks: name("marks"),
+			key: key, line: name("line"), fence: name("counter"), marks: name("marks"), undone: name("undone"),
 			waiters: map[*simWaiter]bool{}, won: map[*simHost]time.Time{},
 		}
 	}
@@ -260,6 +260,7 @@ func (r *simReferee) after(h *simHost, args []string, reply []byte) {
 				r.violation("%s has no TTL", k)
 			}
 		}
+		r.flag(l)
 		r.trust(l)
 		r.idling(l)
 		if l.owner != "" && l.ttl != old.ttl {

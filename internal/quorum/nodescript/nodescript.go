@@ -25,7 +25,7 @@ var (
 
 // Command prepares the run of a script on the keys of a lock: with the token, the milliseconds, and then args.
 func Command(ctx context.Context, sc *script.Script, keys *rediskey.Keys, token string, px int64, args ...any) *roundtrip.Command {
-	c := roundtrip.New(ctx, sc, token, px, keys[0], keys[rediskey.FenceAt])
+	c := roundtrip.New(ctx, sc, token, px, keys[0], keys[rediskey.CounterAt])
 	c.AddToken()
 	c.AddMillis()
 	c.Add(args...)

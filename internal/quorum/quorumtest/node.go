@@ -139,7 +139,7 @@ func (n *Node) Step(d time.Duration) {
 }
 
 // counterOf is the key of a lock's fencing counter.
-func counterOf(key string) string { return string(rediskey.Derive(nil, "", rediskey.Fence, key)) }
+func counterOf(key string) string { return string(rediskey.Derive(nil, "", rediskey.Counter, key)) }
 
 // Counter is the fencing counter of a lock.
 func (n *Node) Counter(key string) int64 {
