@@ -2,7 +2,7 @@
 //
 // Most callers should use [Locker.WithLock]. It waits for the lock, renews the lease while a function runs, and
 // releases the lock when the function returns. If the lease is lost, the context of the function ends.
-// [Locker.TryWithLock] does not wait. For a lease that outlives a function there are [Locker.Acquire] and
+// [WithWait] bounds the wait, and [Locker.TryWithLock] does not wait. For a lease that outlives a function there are [Locker.Acquire] and
 // [Locker.TryAcquire], with [WithAutoRenew] or [Lease.Renew] to keep it. [Lease.Detach] and [Locker.Adopt] pass a lease
 // to another process. Make one [Locker] for each Redis and share it.
 //

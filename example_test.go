@@ -142,6 +142,33 @@ func ExampleLocker_Acquire() {
 	// true true
 }
 
+// WithWait bounds the wait and not the work, which may take as long as its context allows.
+func ExampleWithWait() {
+	ctx := context.Background()
+	client, _, stop := exampleRedis()
+	defer stop()
+	locker := leasehold.New(client, leasehold.WithWait(250*time.Millisecond))
+	defer locker.Close()
+
+	err := locker.WithLock(ctx, "invoice:7", 10*time.Second, func(ctx context.Context, _ *leasehold.Lease) error {
+		err := locker.WithLock(context.Background(), "invoice:7", 10*time.Second, pay) // another request, say
+		fmt.Println(err)
+		fmt.Println(errors.Is(err, leasehold.ErrHeld), errors.Is(err, context.DeadlineExceeded))
+		_, bounded := ctx.Deadline()
+		fmt.Println("the work is bounded:", bounded)
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// leasehold: acquire "invoice:7": held by another: WithWait(250ms) is over
+	// true false
+	// the work is bounded: false
+	// <nil>
+}
+
+// pay is some work under a lease.
+func pay(context.Context, *leasehold.Lease) error { return nil }
+
 // After Acquire only the holder renews the lease.
 func ExampleLease_Renew() {
 	ctx := context.Background()

@@ -85,7 +85,7 @@ func (l *Locker) prepare(a *attempt, key string, ttl time.Duration, opts []Optio
 	}
 	a.asks.PX, a.asks.LockDelay = a.o.px(ttl), a.o.lockDelay
 	a.asks.Replicas, a.asks.ReplicasWithin = a.o.replicas, a.o.replicasIn
-	a.asks.Owner, a.asks.TTL, a.asks.MaxHold = a.o.owner, ttl, a.o.maxHold
+	a.asks.Owner, a.asks.TTL, a.asks.MaxHold, a.asks.Within = a.o.owner, ttl, a.o.maxHold, a.o.wait
 	err := a.o.check(ttl)
 	if err == nil {
 		err = l.backend.Check(a.asks.Request, ttl)
@@ -120,18 +120,20 @@ func (l *Locker) address(a *attempt, key string, opts []Option) error {
 
 func (a *attempt) fail(err error) error { return &Error{Op: a.op, Key: a.asks.Key, Err: err} }
 
-// TryAcquire takes the lock if it is free and nobody waits for it. Otherwise it returns [ErrHeld] at once. After any
-// error no lease is held, and whatever Redis may have done all the same is cancelled in the background. TryAcquire
-// tries once, and waits for Redis no longer than ctx, the TTL and 3 s allow. A client that has never been able to
-// connect gets 3 s whatever the TTL is, because by then go-redis has said why.
+// TryAcquire is the short form of Acquire with WithWait(0). It takes the lock if it is free and nobody waits for it.
+// Otherwise it returns [ErrHeld] at once. After any error no lease is held, and whatever Redis may have done all the
+// same is cancelled in the background. TryAcquire tries once, and waits for Redis no longer than ctx, the TTL and 3 s
+// allow. A client that has never been able to connect gets 3 s whatever the TTL is, because by then go-redis has said
+// why.
 func (l *Locker) TryAcquire(ctx context.Context, key string, ttl time.Duration, opts ...Option) (*Lease, error) {
 	a := attempt{op: "acquire"}
 	return l.take(ctx, &a, (*Locker).try, key, ttl, opts)
 }
 
-// Acquire waits for the lock, in order of arrival, until it has the lock or ctx ends. While Redis is unavailable
-// ([ErrUnavailable]) it retries. Any other error of Redis (a wrong type, missing rights) ends the wait at once. After
-// any error no lease is held. If ctx ended the wait, the error matches the cause of ctx and the last reason to wait.
+// Acquire waits for the lock, in order of arrival, until it has the lock, ctx ends, or the time of [WithWait] is over.
+// While Redis is unavailable ([ErrUnavailable]) it retries. Any other error of Redis (a wrong type, missing rights)
+// ends the wait at once. After any error no lease is held. The error matches the last reason to wait, and if ctx ended
+// the wait also the cause of ctx.
 //
 // ctx bounds the call, not the lease. The lease is not renewed unless [WithAutoRenew] says so.
 func (l *Locker) Acquire(ctx context.Context, key string, ttl time.Duration, opts ...Option) (*Lease, error) {
@@ -140,7 +142,8 @@ func (l *Locker) Acquire(ctx context.Context, key string, ttl time.Duration, opt
 }
 
 // WithLock waits for the lock as Acquire does, runs fn while the lease is held and renewed, and releases the lock when
-// fn has returned, panicked or ended its goroutine.
+// fn has returned, panicked or ended its goroutine. ctx bounds the wait and the work together. [WithWait] bounds the
+// wait alone.
 //
 // The context of fn ends when the lease is lost, with a cause that matches [ErrLost]. Then fn must stop, because
 // somebody else may begin. The context also ends with ctx, and when the Locker is closed. In both cases the lock is
@@ -156,7 +159,8 @@ func (l *Locker) WithLock(ctx context.Context, key string, ttl time.Duration, fn
 	return l.with(ctx, (*Locker).wait, key, ttl, fn, opts)
 }
 
-// TryWithLock is WithLock for a lock that is free. Otherwise it returns [ErrHeld] at once and does not run fn.
+// TryWithLock is the short form of WithLock with WithWait(0). If the lock is not free, it returns [ErrHeld] at once and
+// does not run fn.
 func (l *Locker) TryWithLock(ctx context.Context, key string, ttl time.Duration, fn func(ctx context.Context, lease *Lease) error, opts ...Option) error {
 	return l.with(ctx, (*Locker).try, key, ttl, fn, opts)
 }
@@ -183,8 +187,10 @@ func (l *Locker) try(ctx context.Context, a *attempt) (line.Grant, error) {
 }
 
 func (l *Locker) wait(ctx context.Context, a *attempt) (line.Grant, error) {
-	l.stats.count(func(now *Stats) { now.Waiting++ })
-	defer l.stats.count(func(now *Stats) { now.Waiting-- })
+	if a.o.wait == nil || *a.o.wait > 0 {
+		l.stats.count(func(now *Stats) { now.Waiting++ })
+		defer l.stats.count(func(now *Stats) { now.Waiting-- })
+	}
 	return l.line.Wait(ctx, &a.asks)
 }
 

@@ -45,7 +45,8 @@ type options struct {
 	at        place // of the options that are being set
 	misplaced error // about one that was given where it does not belong
 
-	autoRenew  *bool // nil: as the method does by default
+	autoRenew  *bool          // nil: as the method does by default
+	wait       *time.Duration // nil: for as long as the context allows
 	renewEvery time.Duration
 	renewWish  bool // renewEvery is New's
 	maxHold    time.Duration
@@ -65,6 +66,14 @@ type options struct {
 // default after Acquire, TryAcquire and Adopt, because there nothing tells work that goes on from work that hangs.
 func WithAutoRenew(on bool) Option {
 	return Option{func(o *options) { o.autoRenew = &on }}
+}
+
+// WithWait limits for how long Acquire and WithLock wait for the lock. After d they return [ErrHeld], or
+// [ErrUnavailable] if Redis has not answered, whatever ctx allows. It bounds the wait alone, and not the function that
+// WithLock runs. Zero does not wait: the call is then TryAcquire or TryWithLock, which never wait. Without WithWait the
+// wait ends with ctx. No context has ended, so the error matches none of a context.
+func WithWait(d time.Duration) Option {
+	return Option{func(o *options) { o.wait = &d }}
 }
 
 // WithRenewEvery sets the time between two automatic renewals. Zero, the default, is a third of the TTL, which leaves
@@ -168,6 +177,8 @@ func (o *options) check(ttl time.Duration) error {
 		return o.misplaced
 	case ttl < minTTL || ttl > maxTTL:
 		return invalid("ttl %v: want %v to ten years", ttl, minTTL)
+	case o.wait != nil && *o.wait < 0:
+		return invalid("WithWait(%v): want 0 or more", *o.wait)
 	case o.renewEvery < 0 || !o.renewWish && o.renewEvery > ttl/2:
 		return invalid("WithRenewEvery(%v): want at most half the ttl of %v", o.renewEvery, ttl)
 	case o.renewEvery > 0 && o.renewEvery < time.Millisecond:

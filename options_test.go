@@ -123,6 +123,8 @@ func TestOptionsOutOfBoundsAreRefusedByNameAndValue(t *testing.T) {
 		opt  leasehold.Option
 		says string
 	}{
+		{leasehold.WithWait(-1), "WithWait(-1ns)"},
+		{leasehold.WithWait(math.MinInt64), "WithWait(-2562047h47m16.854775808s)"},
 		{leasehold.WithRenewEvery(-1), "WithRenewEvery(-1ns)"},
 		{leasehold.WithRenewEvery(1), "WithRenewEvery(1ns)"},
 		{leasehold.WithRenewEvery(time.Millisecond - 1), "WithRenewEvery(999.999µs)"},
@@ -172,6 +174,8 @@ func TestOptionsWithinBoundsAreTaken(t *testing.T) {
 	const ttl = time.Minute
 	for name, opts := range map[string][]leasehold.Option{
 		"the zero Option":              {{}},
+		"no wait":                      {leasehold.WithWait(0)},
+		"longest wait":                 {leasehold.WithWait(math.MaxInt64)},
 		"renewals off":                 {leasehold.WithAutoRenew(false)},
 		"renewals at half the ttl":     {leasehold.WithRenewEvery(ttl / 2)},
 		"renewals every ms":            {leasehold.WithRenewEvery(time.Millisecond)},

@@ -57,7 +57,8 @@ func TestTheCodeKeepsItsShape(t *testing.T) {
 		for _, file := range sources {
 			total += lines(t, file)
 		}
-		atMost(t, "lines of the root's Go sources", 2600, total)
+		// 2,600, and 12 for WithWait: an option stands with the others, and what bounds a wait is its comment.
+		atMost(t, "lines of the root's Go sources", 2612, total)
 	})
 	t.Run("files", func(t *testing.T) {
 		walk(t, func(file string) {

@@ -37,7 +37,7 @@ func Invalid(format string, args ...any) error {
 // Wait says how a wait ended: what it was last waiting for, and what ended it.
 type Wait struct {
 	Reason error // nil if nothing had been answered
-	Ended  error // the context's cause, or ErrClosed
+	Ended  error // the context's cause, ErrClosed, or that WithWait is over
 	ctxErr error // context.Canceled or DeadlineExceeded, which a cause of the caller's own would hide
 }
 
@@ -62,6 +62,15 @@ func NoWord(ctx context.Context) error {
 		return &NoAnswer{}
 	}
 	return nil
+}
+
+// Overdue reports a wait that has had the time which WithWait gives it. If nothing was answered by then, Redis is what was waited
+// for.
+func Overdue(reason error, within time.Duration) error {
+	if reason == nil {
+		reason = &NoAnswer{}
+	}
+	return &Wait{Reason: reason, Ended: fmt.Errorf("WithWait(%v) is over", within)}
 }
 
 func (e *Wait) Error() string {

@@ -111,7 +111,9 @@ type Waiter struct {
 	TTL       time.Duration // that the holder trusts, less the margin; without the lock delay
 	MaxHold   time.Duration // that the holder trusts at most, counted from the grant's Anchor; 0: no bound
 	AutoRenew bool          // the lease will be renewed in the background
-	Caller    Caller
+	// Within is how long Wait waits at most; 0: it tries once; nil: for as long as its context allows.
+	Within *time.Duration
+	Caller Caller
 
 	Attempts int // that were sent
 	tenure   backend.Tenure

@@ -13,16 +13,40 @@ import (
 // deleted by hand, or was given up. The wait goes on at another place.
 var errGone = errors.New("the place in the line is gone")
 
-// Wait waits until the lock is granted, in the order of arrival, until ctx ends or the Locker
-// closes. It waits out what time can cure. After an error no lock is held, or it is being given
-// back in the background. An error that ended the wait matches both what was waited for and what
-// ended the wait.
+// errWithin is the cause of the context of a wait whose own bound has passed.
+var errWithin = errors.New("the wait has had its time")
+
+// Wait waits until the lock is granted, in the order of arrival, until ctx ends, w.Within has passed
+// or the Locker closes. It waits out what time can cure. After an error no lock is held, or it is
+// being given back in the background. An error that ended the wait matches both what was waited for
+// and what ended the wait.
+//
+// The bound of a wait is the deadline of a context, so a waiter whose time is over leaves every
+// queue as one whose caller has left. But its error matches none of a context's: the caller's has
+// not ended.
+func (l *Line) Wait(ctx context.Context, w *Waiter) (Grant, error) {
+	switch {
+	case w.Within == nil:
+		return l.wait(ctx, w)
+	case *w.Within == 0:
+		return l.Try(ctx, w)
+	}
+	bounded, cancel := context.WithTimeoutCause(ctx, *w.Within, errWithin)
+	defer cancel()
+	g, err := l.wait(bounded, w)
+	if cut, ok := err.(*fault.Wait); ok && cut.Ended == errWithin {
+		err = fault.Overdue(cut.Reason, *w.Within)
+	}
+	return g, err
+}
+
+// wait is Wait without a bound of its own.
 //
 // The goroutine is in the gate of the key for the whole wait, over all its places, and leaves it
 // when the outcome of its last attempt is known. Were the gate opened before, the next goroutine of
 // the process would meet the lock or the place of an attempt that nobody wants any more, and would
 // wait for that.
-func (l *Line) Wait(ctx context.Context, w *Waiter) (Grant, error) {
+func (l *Line) wait(ctx context.Context, w *Waiter) (Grant, error) {
 	if ctx.Err() != nil {
 		return Grant{}, fault.Ended(ctx, nil)
 	}
