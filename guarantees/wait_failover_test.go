@@ -83,7 +83,7 @@ func TestMessagesComeAgainAfterAFailoverBySentinel(t *testing.T) {
 			x := locktest.TakeTurns(t, clients...)
 			x.ComeByMessage("before", locktest.Soon)
 			s.Kill()
-			require.Eventually(t, func() bool { return replica.Do(t.Context(), "ROLE").Val().([]any)[0] == "master" }, 2*locktest.Soon, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return replica.Do(t.Context(), "ROLE").Val().([]any)[0] == "master" }, 6*locktest.Soon, 10*time.Millisecond)
 			x.ComeByMessage("after", locktest.Soon)
 		})
 	}
