@@ -66,7 +66,7 @@ func (b *bench) pick(names []string) []string {
 }
 
 func (b *bench) add(r record) error {
-	r.Workload = b.workload
+	r.Workload, r.setting, r.Load = b.workload, settingNow(), loadOfMachine()
 	b.records = append(b.records, r)
 	if b.file == "" {
 		return nil
@@ -74,9 +74,21 @@ func (b *bench) add(r record) error {
 	return appendRecord(b.file, r)
 }
 
-// interleave measures every column once per round on an empty database. If raw is among them, each column's "ratio" is that
-// of its value at perRaw to raw's of the same round.
-func (b *bench) interleave(ctx context.Context, rounds int, as record, perRaw string, cols []column,
+// compare sees the values of a round, by turn, before they are written down.
+type compare func(turns []turn, measured []map[string]float64)
+
+// perRaw sets each column's "ratio" to that of its value at key to raw's of the same round.
+func perRaw(key string) compare {
+	return func(turns []turn, measured []map[string]float64) {
+		divide(turns, measured, key, "ratio", func(r record) (string, string) { return r.Case, "raw" })
+	}
+}
+
+// alone is for a workload that compares nothing within a round.
+func alone([]turn, []map[string]float64) {}
+
+// interleave measures every column once per round on an empty database.
+func (b *bench) interleave(ctx context.Context, rounds int, as record, see compare, cols []column,
 	measure func(column) (map[string]float64, error),
 ) error {
 	var turns []turn
@@ -89,11 +101,7 @@ func (b *bench) interleave(ctx context.Context, rounds int, as record, perRaw st
 			return measure(c)
 		}})
 	}
-	return b.takeTurns(ctx, rounds, turns, func(measured []map[string]float64) {
-		if perRaw != "" {
-			divide(turns, measured, perRaw, "ratio", func(r record) (string, string) { return r.Case, "raw" })
-		}
-	})
+	return b.takeTurns(ctx, rounds, turns, func(measured []map[string]float64) { see(turns, measured) })
 }
 
 // recordMachine writes down where the figures come from.
@@ -139,7 +147,8 @@ func inChild(ctx context.Context, args ...string) (map[string]float64, error) {
 		return nil, err
 	}
 	cmd := exec.CommandContext(ctx, self, append([]string{"one"}, args...)...)
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // so that it ends its server
+	cmd.Env = append(os.Environ(), fmt.Sprintf("GOMAXPROCS=%d", runtime.GOMAXPROCS(0))) // -procs is meant for it too
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }               // so that it ends its server
 	var stdout bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, os.Stderr
 	if err := cmd.Run(); err != nil {

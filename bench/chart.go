@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/xml"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -11,11 +12,12 @@ import (
 	"strings"
 )
 
-// chart draws the contended workload from a -json file.
+// chart draws what users ask for first, from a -json file: the time of a lone acquire and release, the throughput of many
+// callers, and how one lock fares among many clients.
 func chart(args []string, stderr io.Writer) error {
 	fs := flag.NewFlagSet("chart", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	file := fs.String("json", "", "the `file` that the contended workload has appended to")
+	file := fs.String("json", "", "the `file` that uncontended, parallel and contended have appended to")
 	out := fs.String("o", "chart.svg", "the `file` to write")
 	if err := fs.Parse(args); err != nil {
 		return err
@@ -31,7 +33,7 @@ func chart(args []string, stderr io.Writer) error {
 	return os.WriteFile(*out, []byte(svg), 0o644)
 }
 
-// panel is one of the three plots: a metric of contended over the number of clients.
+// panel is one of the plots of the lower row: a metric of contended over the number of clients.
 type panel struct {
 	key, title string
 	logarithm  bool
@@ -54,6 +56,7 @@ type point struct{ x, y float64 }
 // lineStyle tells the columns apart by colour and dash, so that neither
 // alone has to. The colours have enough contrast on white and on near-black.
 var lineStyle = map[string]struct{ colour, dash string }{
+	"raw":               {"#8a929c", ""},
 	"redsync":           {"#d55e00", ""},
 	"redsync 5ms":       {"#d55e00", "5 4"},
 	"redislock":         {"#2e9b57", ""},
@@ -65,7 +68,7 @@ var lineStyle = map[string]struct{ colour, dash string }{
 
 const (
 	plotWidth, plotHeight = 250.0, 220.0
-	plotLeft, plotTop     = 58.0, 48.0
+	plotLeft, plotTop     = 58.0, barsTop + barsHeight + 64
 	panelStep             = plotWidth + 72
 	chartWidth            = plotLeft + 3*panelStep - 44
 	chartHeight           = plotTop + plotHeight + 92
@@ -78,6 +81,7 @@ const chartStyle = `
 text{font:12px system-ui,-apple-system,"Segoe UI","DejaVu Sans",sans-serif;fill:#444c56}
 .title{font-size:13px;font-weight:600;fill:#1f2328}
 .grid{stroke:#e3e6ea;stroke-width:1}
+.bar{stroke-width:14}
 .line{fill:none;stroke-width:1.8}
 .own{stroke-width:3}
 @media (prefers-color-scheme:dark){
@@ -89,10 +93,16 @@ text{fill:#aab4bf}
 `
 
 func drawChart(records []record) (string, error) {
+	of := map[string][]record{}
+	for _, name := range []string{uncontended.name, parallel.name, contended.name} {
+		if of[name] = firstSetting(name, records); len(of[name]) == 0 {
+			return "", fmt.Errorf("%w %s", errNotMeasured, name)
+		}
+	}
 	var own []record
 	var xs []float64
-	for _, r := range records {
-		if r.Workload == contended.name && r.N > 0 {
+	for _, r := range of[contended.name] {
+		if r.N > 0 { // goroutines of one client are on no axis of clients
 			own = append(own, r)
 			if x := float64(r.N); !slices.Contains(xs, x) {
 				xs = append(xs, x)
@@ -100,15 +110,18 @@ func drawChart(records []record) (string, error) {
 		}
 	}
 	if len(own) == 0 {
-		return "", errNoContended
+		return "", fmt.Errorf("%w %s with separate clients", errNotMeasured, contended.name)
 	}
 	slices.Sort(xs)
 
 	var b strings.Builder
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%g" height="%g" viewBox="0 0 %[1]g %[2]g" role="img">`+"\n", chartWidth, chartHeight)
-	b.WriteString("<title>One lock, many clients: waits, commands and sections by library</title>\n")
+	b.WriteString("<title>Locks of Redis by library: one caller, many callers, and one lock among many clients</title>\n")
 	b.WriteString("<style>" + chartStyle + "</style>\n")
 	fmt.Fprintf(&b, `<rect class="ground" width="%g" height="%g" rx="6"/>`+"\n", chartWidth, chartHeight)
+	for i, p := range barPanels {
+		drawBars(&b, i, p, of[p.workload.name])
+	}
 	var drawn []string
 	for i, p := range panels {
 		lines := seriesOf(p.key, own)
@@ -124,14 +137,27 @@ func drawChart(records []record) (string, error) {
 	return b.String(), nil
 }
 
-// seriesOf reduces the rounds as the table does.
-func seriesOf(key string, records []record) []series {
-	var m metric
-	for _, candidate := range contended.metrics {
-		if candidate.key == key {
-			m = candidate
+// errNotMeasured is of a chart that lacks a workload.
+var errNotMeasured = errors.New("the file has no results of")
+
+// firstSetting returns what was measured of a workload with the first setting that the file has.
+func firstSetting(workload string, records []record) (first []record) {
+	for _, r := range records {
+		if r.Workload == workload && (len(first) == 0 || r.setting == first[0].setting) {
+			first = append(first, r)
 		}
 	}
+	return first
+}
+
+// metricOf is the metric of a workload by its key.
+func metricOf(w workload, key string) metric {
+	return w.metrics[slices.IndexFunc(w.metrics, func(m metric) bool { return m.key == key })]
+}
+
+// seriesOf reduces the rounds as the table does.
+func seriesOf(key string, records []record) []series {
+	m := metricOf(contended, key)
 	var all []series
 	for _, c := range columns() {
 		byN := map[int][]record{}
@@ -204,7 +230,7 @@ func drawLegend(b *strings.Builder, names []string) {
 
 func stroke(name string) string {
 	class := "line"
-	if strings.HasPrefix(name, "leasehold") {
+	if isOwn(name) {
 		class = "line own"
 	}
 	s := fmt.Sprintf(`class="%s" stroke="%s"`, class, lineStyle[name].colour)

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"flag"
+	"strings"
 	"time"
 )
 
@@ -22,7 +23,7 @@ var contended = workload{
 		return func(ctx context.Context, b *bench) error {
 			cols := b.columns(waiting...)
 			for _, g := range groups(*clients, *process) {
-				err := b.interleave(ctx, *rounds, g.as, "", cols, func(c column) (map[string]float64, error) {
+				err := b.interleave(ctx, *rounds, g.as, perBestPeer, cols, func(c column) (map[string]float64, error) {
 					return contendFor(ctx, b.server, c, g, *hold, *warm, *span)
 				})
 				if err != nil {
@@ -34,6 +35,7 @@ var contended = workload{
 	},
 	metrics: []metric{
 		{"rate", "sections/s", "%.0f", median},
+		{"perPeer", "ratio to best peer", "%.2f", median},
 		{"use", "in use, %", "%.0f", median},
 		{"jain", "Jain", "%.3f", median},
 		{"same", "same again, %", "%.1f", median},
@@ -50,6 +52,22 @@ var contended = workload{
 		{"overlaps", "overlaps", "%.0f", sum},
 	},
 }
+
+// perBestPeer compares each column's sections per second with those of the peer that had the most in the round.
+func perBestPeer(turns []turn, measured []map[string]float64) {
+	var peers []float64
+	for i, t := range turns {
+		if !isOwn(t.as.Column) {
+			peers = append(peers, measured[i]["rate"])
+		}
+	}
+	for i := range turns {
+		measured[i]["perPeer"] = measured[i]["rate"] / highest(peers) // NaN without peers
+	}
+}
+
+// isOwn tells this library's columns from its peers'.
+func isOwn(column string) bool { return strings.HasPrefix(column, "leasehold") }
 
 func contendFor(ctx context.Context, s *server, c column, g group, hold, warm, span time.Duration) (map[string]float64, error) {
 	clients, closeAll, err := openClients(ctx, s, c, g)
@@ -111,7 +129,7 @@ var liveness = workload{
 		return func(ctx context.Context, b *bench) error {
 			cols := b.columns("redsync", "redislock", "redislock 5ms", "rueidislock", "leasehold", "leasehold by hand")
 			for _, g := range groups(*clients, *process) {
-				err := b.interleave(ctx, *runs, g.as, "", cols, func(c column) (map[string]float64, error) {
+				err := b.interleave(ctx, *runs, g.as, alone, cols, func(c column) (map[string]float64, error) {
 					return serveAll(ctx, b.server, c, g, *hold, *span)
 				})
 				if err != nil {

@@ -22,7 +22,7 @@ var crash = workload{
 			cols := b.columns(waiting...)
 			for _, n := range *others {
 				as := record{Case: fmt.Sprintf("%d other keys with a TTL", n)}
-				err := b.interleave(ctx, *rounds, as, "", cols, func(c column) (map[string]float64, error) {
+				err := b.interleave(ctx, *rounds, as, alone, cols, func(c column) (map[string]float64, error) {
 					return recoverAll(ctx, b.server, c, *locks, n, *life, *giveUp)
 				})
 				if err != nil {

@@ -22,7 +22,7 @@ var idle = workload{
 		return func(ctx context.Context, b *bench) error {
 			cols := b.columns("redsync", "redislock", "rueidislock", "leasehold", "leasehold by hand")
 			as := record{Case: fmt.Sprintf("%d waiters on %d keys", *waiters, *waiters)}
-			return b.interleave(ctx, *rounds, as, "", cols, func(c column) (map[string]float64, error) {
+			return b.interleave(ctx, *rounds, as, alone, cols, func(c column) (map[string]float64, error) {
 				return inChild(ctx, "idle", c.name, "-waiters", strconv.Itoa(*waiters), "-for", span.String())
 			})
 		}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -28,7 +29,7 @@ workloads, each with a redis-server of its own; -h lists the flags:
 %s  all          every workload with its defaults: most of an hour
 on what -json FILE has kept:
   report       the tables, on standard output or into README.md
-  chart        the contended workload as SVG
+  chart        the workloads uncontended, parallel and contended as SVG
 `
 
 // run is the command; it returns the exit status.
@@ -103,6 +104,8 @@ func measure(ctx context.Context, w workload, args []string, stdout, stderr io.W
 	fs.StringVar(&b.file, "json", "", "append the results to this `file`")
 	only := fs.String("only", "", "measure only these `columns`, separated by commas")
 	pin := fs.Bool("pin", false, "run on one CPU together with the server, through taskset")
+	procs := fs.Int("procs", 0, "GOMAXPROCS of the client process; 0: what Go chooses, which is 1 with -pin. A process that has set it,\n"+
+		"or was pinned a moment ago, has more threads than CPUs: -pin -procs 2 measures that")
 	work := w.setup(fs)
 	if err := fs.Parse(args); err != nil {
 		return err
@@ -115,10 +118,16 @@ func measure(ctx context.Context, w workload, args []string, stdout, stderr io.W
 			}
 		}
 	}
+	if *procs < 0 {
+		return fmt.Errorf("-procs %d: it is a number of threads, or 0", *procs)
+	}
 	if *pin {
 		return pinned(ctx, append([]string{w.name}, args...), stdout, stderr)
 	}
 
+	if *procs > 0 {
+		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(*procs))
+	}
 	var err error
 	if b.server, err = startServer(ctx); err != nil {
 		return err

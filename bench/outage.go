@@ -34,7 +34,7 @@ var outage = workload{
 				{"one and a half TTLs", *life * 3 / 2, (*bereaved).isTold},
 			} {
 				as := record{Case: fmt.Sprintf("%d leases, TTL %v, an outage of %s", *leases, *life, o.title)}
-				err := b.interleave(ctx, *rounds, as, "", cols, func(c column) (map[string]float64, error) {
+				err := b.interleave(ctx, *rounds, as, alone, cols, func(c column) (map[string]float64, error) {
 					h := bereave(b.server, c, *leases, *life)
 					defer h.Close()
 					if err := h.take(ctx); err != nil {

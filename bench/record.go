@@ -7,6 +7,9 @@ import (
 	"io"
 	"math"
 	"os"
+	"runtime"
+	"strconv"
+	"strings"
 )
 
 // record is one measurement of one column: a line of the -json file.
@@ -18,6 +21,33 @@ type record struct {
 	Round    int                `json:"round"`
 	Values   map[string]float64 `json:"values,omitempty"`
 	Facts    map[string]string  `json:"facts,omitempty"` // only in the workload "machine"
+	setting
+	Load float64 `json:"load,omitempty"` // of the machine, while it was measured; see loadOfMachine
+}
+
+// setting is what the client process had for the measurement. Two settings are two tables, whatever the case.
+type setting struct {
+	CPUs  int `json:"cpus,omitempty"`  // that it was allowed to run on; 0: nobody wrote it down
+	Procs int `json:"procs,omitempty"` // its GOMAXPROCS
+}
+
+func (s setting) String() string {
+	if s.CPUs == 1 {
+		return fmt.Sprintf("1 CPU, GOMAXPROCS %d", s.Procs)
+	}
+	return fmt.Sprintf("%d CPUs, GOMAXPROCS %d", s.CPUs, s.Procs)
+}
+
+// settingNow is that of this process.
+func settingNow() setting { return setting{runtime.NumCPU(), runtime.GOMAXPROCS(0)} }
+
+// loadOfMachine is the average of the last minute of how many threads ran or wanted to run, those of this program included;
+// 0 where there is no /proc.
+func loadOfMachine() float64 {
+	text, _ := os.ReadFile("/proc/loadavg")
+	first, _, _ := strings.Cut(string(text), " ")
+	load, _ := strconv.ParseFloat(first, 64)
+	return load
 }
 
 // MarshalJSON leaves out what was not measured, since JSON has no NaN.

@@ -25,7 +25,7 @@ var renew = workload{
 			cols := b.columns("raw", "redislock", "redsync", "rueidislock", "leasehold")
 			for _, n := range *leases {
 				as := record{Case: fmt.Sprintf("%d leases, TTL %v", n, *life)}
-				err := b.interleave(ctx, *rounds, as, "", cols, func(c column) (map[string]float64, error) {
+				err := b.interleave(ctx, *rounds, as, alone, cols, func(c column) (map[string]float64, error) {
 					return inChild(ctx, "renew", c.name, "-leases", strconv.Itoa(n), "-ttl", life.String(), "-for", span.String())
 				})
 				if err != nil {

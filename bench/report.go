@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -73,27 +72,44 @@ func fillIn(page []byte, name string, text []byte) ([]byte, error) {
 	return slices.Concat(before, begin, []byte("\n"), text, []byte("\n"), end, after), nil
 }
 
-// writeTables writes one table for each case of a workload, in the order in
+// writeTables writes one table for each case and setting of a workload, in the order in
 // which they were measured, and nothing if none was.
 func writeTables(out io.Writer, w workload, records []record) error {
-	var cases []string
+	type one struct {
+		name string
+		setting
+	}
+	var order []one
+	tables := map[one][]record{}
 	for _, r := range records {
-		if r.Workload == w.name && !slices.Contains(cases, r.Case) {
-			cases = append(cases, r.Case)
+		if r.Workload != w.name {
+			continue
 		}
-	}
-	var tables []string
-	for _, name := range cases {
-		var of []record
-		for _, r := range records {
-			if r.Workload == w.name && r.Case == name {
-				of = append(of, r)
-			}
+		t := one{r.Case, r.setting}
+		if tables[t] == nil {
+			order = append(order, t)
 		}
-		tables = append(tables, table(name, w, of))
+		tables[t] = append(tables[t], r)
 	}
-	_, err := io.WriteString(out, strings.Join(tables, "\n"))
+	var text []string
+	for _, t := range order {
+		text = append(text, table(caption(t.name, tables[t]), w, tables[t]))
+	}
+	_, err := io.WriteString(out, strings.Join(text, "\n"))
 	return err
+}
+
+// caption is the title of a table: the case, and what the process and the machine were like meanwhile.
+func caption(title string, records []record) string {
+	first := records[0]
+	if first.Procs == 0 {
+		return title // an old file does not tell
+	}
+	low, high := first.Load, first.Load
+	for _, r := range records {
+		low, high = min(low, r.Load), max(high, r.Load)
+	}
+	return fmt.Sprintf("%s (%v, load %.1f to %.1f)", title, first.setting, low, high)
 }
 
 // table has a line per column of the program, or row of the workload, and a column per metric. A
@@ -174,5 +190,3 @@ func machines(records []record) string {
 	}
 	return strings.Join(all, "\n")
 }
-
-var errNoContended = errors.New("the file has no results of the contended workload with separate clients")

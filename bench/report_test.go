@@ -3,10 +3,12 @@ package main
 import (
 	"encoding/xml"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -75,9 +77,17 @@ func TestTheReadmeHasAPlaceForEveryTable(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// contendedRecords are made up: they only have to be drawn.
-func contendedRecords() []record {
+// chartRecords are made up: they only have to be drawn.
+func chartRecords() []record {
 	var records []record
+	for i, name := range barColumns {
+		pinned, free := setting{1, 1}, setting{2, 2}
+		records = append(records,
+			record{Workload: "uncontended", Case: "one goroutine", Column: name, setting: pinned, Values: map[string]float64{"us": 30 + float64(i)}},
+			record{Workload: "uncontended", Case: "one goroutine", Column: name, setting: free, Values: map[string]float64{"us": 999}},
+			record{Workload: "parallel", Case: "64 goroutines", Column: name, setting: free, Values: map[string]float64{"cycles": 30000 / float64(i+1)}},
+			record{Workload: "parallel", Case: "8 goroutines", Column: name, setting: free, Values: map[string]float64{"cycles": 888}})
+	}
 	for i, name := range waiting {
 		for _, n := range []int{2, 8, 32, 128} {
 			records = append(records, record{Workload: "contended", N: n, Column: name, Values: map[string]float64{
@@ -89,16 +99,25 @@ func contendedRecords() []record {
 }
 
 func TestTheChartIsWellFormedAndDrawsInsideItself(t *testing.T) {
-	svg, err := drawChart(contendedRecords())
+	svg, err := drawChart(chartRecords())
 	require.NoError(t, err)
-	circles := 0
+	circles, bars := 0, 0
 	for d := xml.NewDecoder(strings.NewReader(svg)); ; {
 		token, err := d.Token()
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		require.NoError(t, err)
-		if e, ok := token.(xml.StartElement); ok && e.Name.Local == "circle" {
+		e, _ := token.(xml.StartElement)
+		if slices.Contains(e.Attr, xml.Attr{Name: xml.Name{Local: "class"}, Value: "bar"}) {
+			var x, y, length float64
+			_, err := fmt.Sscanf(e.Attr[len(e.Attr)-1].Value, "M%f %fh%f", &x, &y, &length)
+			require.NoError(t, err)
+			require.True(t, x > 0 && length > 0 && x+length < chartWidth-40, "the figure needs room behind the bar")
+			require.True(t, y > barsTop && y < plotTop-20, "y %v", y)
+			bars++
+		}
+		if e.Name.Local == "circle" {
 			circles++
 			for _, a := range e.Attr {
 				v, err := strconv.ParseFloat(a.Value, 64)
@@ -116,15 +135,63 @@ func TestTheChartIsWellFormedAndDrawsInsideItself(t *testing.T) {
 		}
 	}
 	require.Equal(t, len(panels)*len(waiting)*4, circles)
+	require.Equal(t, len(barPanels)*len(barColumns), bars)
+	for _, text := range []string{
+		"one caller: acquire and release, µs", "1 CPU, GOMAXPROCS 1 · shorter is better", "34", // leasehold, of the first setting
+		"64 goroutines: acquires and releases per second", "2 CPUs, GOMAXPROCS 2 · longer is better", "6000",
+	} {
+		require.Contains(t, svg, ">"+text+"</text>")
+	}
+	require.NotContains(t, svg, "999")
+	require.NotContains(t, svg, "888")
+	for _, name := range barColumns {
+		require.Contains(t, lineStyle, name)
+	}
 	for _, name := range waiting {
 		require.Contains(t, svg, ">"+name+"</text>")
 		require.Contains(t, lineStyle, name)
 	}
 }
 
-func TestTheChartRefusesAFileWithoutContendedResults(t *testing.T) {
-	_, err := drawChart([]record{{Workload: "idle", Column: "raw"}})
-	require.ErrorIs(t, err, errNoContended)
+func TestTheChartRefusesAFileThatLacksAWorkload(t *testing.T) {
+	for _, name := range []string{"uncontended", "parallel", "contended"} {
+		_, err := drawChart(slices.DeleteFunc(chartRecords(), func(r record) bool { return r.Workload == name }))
+		require.ErrorIs(t, err, errNotMeasured)
+		require.ErrorContains(t, err, name)
+	}
+	_, err := drawChart(append(slices.DeleteFunc(chartRecords(), func(r record) bool { return r.Workload == "contended" }),
+		record{Workload: "contended", Column: "leasehold"}))
+	require.ErrorContains(t, err, "separate clients")
+}
+
+func TestATableSaysWhatTheProcessAndTheMachineWereLike(t *testing.T) {
+	w := workload{name: "w", metrics: []metric{{"a", "typical", "%.0f", median}}}
+	values := map[string]float64{"a": 1}
+	var out strings.Builder
+	require.NoError(t, writeTables(&out, w, []record{
+		{Workload: "w", Case: "x", Column: "raw", setting: setting{1, 1}, Load: 0.91, Values: values},
+		{Workload: "w", Case: "x", Column: "raw", setting: setting{1, 2}, Load: 1.5, Values: values},
+		{Workload: "w", Case: "x", Column: "raw", setting: setting{1, 1}, Load: 0.2, Values: values},
+	}))
+	require.Contains(t, out.String(), "| x (1 CPU, GOMAXPROCS 1, load 0.2 to 0.9) |")
+	require.Contains(t, out.String(), "| x (1 CPU, GOMAXPROCS 2, load 1.5 to 1.5) |")
+}
+
+func TestTheBestPeerOfARoundIsTheOneWithTheMostSections(t *testing.T) {
+	var turns []turn
+	var measured []map[string]float64
+	for name, rate := range map[string]float64{"redsync": 300, "redislock": 400, "leasehold": 380, "leasehold by hand": 500} {
+		turns = append(turns, turn{as: record{Column: name}})
+		measured = append(measured, map[string]float64{"rate": rate})
+	}
+	perBestPeer(turns, measured)
+	for i, turn := range turns {
+		want := map[string]float64{"redsync": 0.75, "redislock": 1, "leasehold": 0.95, "leasehold by hand": 1.25}[turn.as.Column]
+		require.InDelta(t, want, measured[i]["perPeer"], 1e-9, turn.as.Column)
+	}
+	alone := []map[string]float64{{"rate": 380}}
+	perBestPeer([]turn{{as: record{Column: "leasehold"}}}, alone)
+	require.True(t, math.IsNaN(alone[0]["perPeer"]))
 }
 
 func TestTicksCoverTheValues(t *testing.T) {

@@ -22,7 +22,7 @@ var uncontended = workload{
 			if *wait {
 				as.Case += ", by the call that waits"
 			}
-			return b.interleave(ctx, *rounds, as, "us", cols, func(c column) (map[string]float64, error) {
+			return b.interleave(ctx, *rounds, as, perRaw("us"), cols, func(c column) (map[string]float64, error) {
 				return cycle(ctx, b.server, c, *cycles, *wait)
 			})
 		}
@@ -104,7 +104,7 @@ var parallel = workload{
 		return func(ctx context.Context, b *bench) error {
 			cols := b.columns("raw", "raw+fence", "redislock", "redsync", "rueidislock", "leasehold", "leasehold by hand")
 			as := record{Case: fmt.Sprintf("%d goroutines, %d keys", *goroutines, *goroutines)}
-			return b.interleave(ctx, *rounds, as, "cycles", cols, func(c column) (map[string]float64, error) {
+			return b.interleave(ctx, *rounds, as, perRaw("cycles"), cols, func(c column) (map[string]float64, error) {
 				return cyclesInParallel(ctx, b.server, c, *goroutines, *span)
 			})
 		}

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"io"
 	"math"
+	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -44,12 +47,48 @@ func TestEveryWorkloadRunsAndShowsItsTable(t *testing.T) {
 					require.Zero(t, r.Values["lost"]+r.Values["never"]+r.Values["hung"], "%s: %v", r.Column, r.Values)
 				}
 			}
-			if strings.HasPrefix(line, "contended") {
-				_, err = drawChart(records)
-				require.NoError(t, err)
-			}
+			require.Regexp(t, `\(\d+ CPUs?, GOMAXPROCS \d+, load [\d.]+ to [\d.]+\) \|`, out.String())
 		})
 	}
+}
+
+// Everything that the chart shows can be measured into one file.
+func TestTheChartDrawsWhatTheWorkloadsHaveKept(t *testing.T) {
+	needRedis(t)
+	dir := t.TempDir()
+	file, svg := filepath.Join(dir, "r.json"), filepath.Join(dir, "c.svg")
+	for _, line := range []string{
+		"uncontended -rounds 1 -cycles 20", "parallel -rounds 1 -for 10ms -goroutines 4",
+		"contended -rounds 1 -for 50ms -warm 10ms -n 2,3 -process 3 -only redislock,leasehold",
+	} {
+		require.Zero(t, run(t.Context(), append(strings.Fields(line), "-json", file), io.Discard, t.Output()))
+	}
+	require.Zero(t, run(t.Context(), []string{"chart", "-json", file, "-o", svg}, io.Discard, t.Output()))
+	text, err := os.ReadFile(svg)
+	require.NoError(t, err)
+	require.Contains(t, string(text), ">4 goroutines, 4 keys: acquires and releases per second</text>")
+}
+
+// GOMAXPROCS is the process's, so this test is not parallel.
+func TestProcsIsTheGOMAXPROCSOfTheClientAndOfItsChildren(t *testing.T) {
+	needRedis(t)
+	before := runtime.GOMAXPROCS(0)
+	for _, line := range []string{
+		"uncontended -rounds 1 -cycles 20 -only leasehold -procs 3",
+		"cycles -cycles 200 -goroutines 2 -only leasehold -procs 3",
+	} {
+		var out strings.Builder
+		require.Zero(t, run(t.Context(), strings.Fields(line), &out, t.Output()))
+		require.Contains(t, out.String(), "GOMAXPROCS 3,")
+		require.Equal(t, before, runtime.GOMAXPROCS(0), "it is as it was")
+	}
+	runtime.GOMAXPROCS(3)
+	defer runtime.GOMAXPROCS(before)
+	values, err := inChild(t.Context(), "setting")
+	require.NoError(t, err)
+	require.Equal(t, 3.0, values["procs"])
+
+	require.Equal(t, 1, run(t.Context(), []string{"uncontended", "-procs", "-1"}, io.Discard, io.Discard))
 }
 
 func TestTheBusiestSecondIsTheOneWithTheMostCommands(t *testing.T) {
