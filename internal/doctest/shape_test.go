@@ -57,8 +57,9 @@ func TestTheCodeKeepsItsShape(t *testing.T) {
 		for _, file := range sources {
 			total += lines(t, file)
 		}
-		// 2,600, and 12 for WithWait: an option stands with the others, and what bounds a wait is its comment.
-		atMost(t, "lines of the root's Go sources", 2612, total)
+		// 2,600, and 12 for WithWait: an option stands with the others, and what bounds a wait is its comment. And 5 for
+		// Callers: a hook of the client, which makes spans, belongs to no package that may look into internal ones.
+		atMost(t, "lines of the root's Go sources", 2617, total)
 	})
 	t.Run("files", func(t *testing.T) {
 		walk(t, func(file string) {
