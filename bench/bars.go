@@ -30,8 +30,8 @@ const (
 	barsStep   = chartWidth / 2
 )
 
-// drawBars draws the i-th panel of the upper row. It says what the process had for it, since the figures depend on that. If
-// the workload was measured in several ways, the first one counts.
+// drawBars draws the i-th panel of the upper row. It says what the process had for it, since the figures depend on
+// that. If the workload was measured in several ways, the first one counts.
 func drawBars(b *strings.Builder, i int, p barPanel, records []record) {
 	m, first := metricOf(*p.workload, p.key), records[0]
 	values := map[string]float64{}

@@ -41,8 +41,8 @@ func (s setting) String() string {
 // settingNow is that of this process.
 func settingNow() setting { return setting{runtime.NumCPU(), runtime.GOMAXPROCS(0)} }
 
-// loadOfMachine is the average of the last minute of how many threads ran or wanted to run, those of this program included;
-// 0 where there is no /proc.
+// loadOfMachine is the average of the last minute of how many threads ran or wanted to run, those of this program
+// included; 0 where there is no /proc.
 func loadOfMachine() float64 {
 	text, _ := os.ReadFile("/proc/loadavg")
 	first, _, _ := strings.Cut(string(text), " ")

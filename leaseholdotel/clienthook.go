@@ -10,15 +10,15 @@ import (
 	"github.com/go-leasehold/leasehold"
 )
 
-// ClientHook returns a hook for the client of a Locker. It makes a span leasehold.round_trip of each round trip that several
-// callers share, with a link to the span of each, because such a round trip can be the child of none of them. It does nothing
-// about any other command. It is safe for concurrent use and may serve several clients.
+// ClientHook returns a hook for the client of a Locker. It makes a span leasehold.round_trip of each round trip that
+// several callers share, with a link to the span of each, because such a round trip can be the child of none of them.
+// It does nothing about any other command. It is safe for concurrent use and may serve several clients.
 //
 //	client.AddHook(leaseholdotel.ClientHook())
 //	err := redisotel.InstrumentTracing(client)
 //
-// Add it before the client is instrumented: the spans of the instrumented client are then its children. A client that is not
-// instrumented can have it as well.
+// Add it before the client is instrumented: the spans of the instrumented client are then its children. A client that
+// is not instrumented can have it as well.
 func ClientHook(opts ...Option) redis.Hook {
 	c := newConfig(opts)
 	return &clientHook{c, c.tracers.Tracer(scope)}
@@ -53,9 +53,9 @@ func (h *clientHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.P
 // linked marks what is sent within a span of a shared round trip, such as the commands that open a connection for it.
 type linked struct{}
 
-// start begins the span of a shared round trip. One of renewals in the background has no callers, and gets none. The links are
-// there from the start, so that a sampler sees them. The span has no status: what an error means for a caller is in the caller's
-// own span, and a server that does not know a script yet is no trouble at all.
+// start begins the span of a shared round trip. One of renewals in the background has no callers, and gets none. The
+// links are there from the start, so that a sampler sees them. The span has no status: what an error means for a caller
+// is in the caller's own span, and a server that does not know a script yet is no trouble at all.
 func (h *clientHook) start(ctx context.Context) (_ context.Context, end func(...trace.SpanEndOption)) {
 	nothing := func(...trace.SpanEndOption) {}
 	callers := leasehold.Callers(ctx)

@@ -28,7 +28,8 @@ func (o *telemetry) traced(client *redis.Client) *leasehold.Locker {
 	require.NoError(o.t, err)
 	require.NoError(o.t, lease.Release(context.Background()))
 	client.AddHook(leaseholdotel.ClientHook(o.here(o.opts...)...))
-	require.NoError(o.t, redisotel.InstrumentTracing(client, redisotel.WithTracerProvider(o.tracers), redisotel.WithDialFilter(true)))
+	err = redisotel.InstrumentTracing(client, redisotel.WithTracerProvider(o.tracers), redisotel.WithDialFilter(true))
+	require.NoError(o.t, err)
 	o.spans.Reset()
 	return l
 }
@@ -53,9 +54,11 @@ func (o *telemetry) children(of trace.SpanContext) (spans []sdktrace.ReadOnlySpa
 	return spans
 }
 
-// acquireTogether has callers acquire a key each, which is their name. The round trips of the first two are held back until
-// the others wait for one that they share.
-func acquireTogether(o *telemetry, l *leasehold.Locker, trips *redistest.Trips, callers map[string]context.Context, names ...string) {
+// acquireTogether has callers acquire a key each, which is their name. The round trips of the first two are held back
+// until the others wait for one that they share.
+func acquireTogether(
+	o *telemetry, l *leasehold.Locker, trips *redistest.Trips, callers map[string]context.Context, names ...string,
+) {
 	release := trips.Hold(2)
 	ended := make(chan error, len(names))
 	for _, name := range names {

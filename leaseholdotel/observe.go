@@ -9,15 +9,14 @@ import (
 	"github.com/go-leasehold/leasehold"
 )
 
-// Observe reports, whenever metrics are collected, what the Locker counts itself: the leases held, the acquires that wait and how
-// often they found Redis unavailable, and the renewals. They are read from [leasehold.Locker.Stats] and not made of events, which may be missed, so what is held or
-// waits is never negative and does not drift.
+// Observe reports, whenever metrics are collected, what the Locker counts itself: the leases held, the acquires that
+// wait and how often they found Redis unavailable, and the renewals. They are read from [leasehold.Locker.Stats] and
+// not made of events, which may be missed, so what is held or waits is never negative and does not drift.
 //
-// Unregister the result when the Locker has been closed. Lockers that report to one provider need an attribute that tells
-// them apart, see [WithAttributes]: without it their numbers meet in one series.
+// Unregister the result when the Locker has been closed. Lockers that report to one provider need an attribute that
+// tells them apart, see [WithAttributes]: without it their numbers meet in one series.
 func Observe(l *leasehold.Locker, opts ...Option) (metric.Registration, error) {
 	c := newConfig(opts)
-	c.metricKey = false
 	m := c.meters.Meter(scope)
 	var errs [4]error
 	held, err := m.Int64ObservableUpDownCounter("leasehold.held", metric.WithUnit("{lease}"),
@@ -35,7 +34,7 @@ func Observe(l *leasehold.Locker, opts ...Option) (metric.Registration, error) {
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, err
 	}
-	all, yes, no := c.labels(""), c.labels("", outcomeKey.String("renewed")), c.labels("", outcomeKey.String(failed))
+	all, yes, no := c.labels(nil), c.labels(nil, outcomeKey.String("renewed")), c.labels(nil, outcomeKey.String(failed))
 	return m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 		s := l.Stats()
 		o.ObserveInt64(held, int64(s.Held), all)
