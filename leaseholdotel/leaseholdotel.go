@@ -6,7 +6,8 @@
 //	registration, err := leaseholdotel.Observe(locker)
 //
 // [Hooks] counts and measures what happens to single leases, [Observe] reads what a Locker counts itself; neither
-// includes what the other reports. README.md lists the metrics, and alerts.yml has rules for them.
+// includes what the other reports. README.md lists the metrics, alerts.yml has rules for them, and dashboard.json
+// shows them in Grafana.
 //
 // # Spans
 //

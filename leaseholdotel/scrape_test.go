@@ -16,7 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 	promexporter "go.opentelemetry.io/otel/exporters/prometheus"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
-	"go.yaml.in/yaml/v3"
 
 	"github.com/go-leasehold/leasehold"
 	"github.com/go-leasehold/leasehold/internal/redistest"
@@ -37,7 +36,7 @@ var (
 )
 
 // scrape has a Locker do something of everything, and returns what Prometheus then gets.
-func scrape(t *testing.T) (text string, samples []sample) {
+func scrape(t *testing.T, opts ...leaseholdotel.Option) (text string, samples []sample) {
 	t.Helper()
 	m, client := redistest.Mini(t)
 	registry := prometheus.NewRegistry()
@@ -45,7 +44,7 @@ func scrape(t *testing.T) (text string, samples []sample) {
 	require.NoError(t, err)
 	provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(exporter))
 	o := report(t)
-	hooks, err := leaseholdotel.Hooks(append(o.here(), leaseholdotel.WithMeterProvider(provider))...)
+	hooks, err := leaseholdotel.Hooks(append(o.here(opts...), leaseholdotel.WithMeterProvider(provider))...)
 	require.NoError(t, err)
 	l := leasehold.New(client, leasehold.WithHooks(hooks))
 	t.Cleanup(func() { _ = l.Close() })
@@ -126,61 +125,4 @@ func TestTheReadmeListsTheMetrics(t *testing.T) {
 		scraped[line[1]] = true
 	}
 	assert.Equal(t, scraped, listed)
-}
-
-// Prometheus takes a rule about a metric or a label that is not there for one whose time has not come.
-func TestTheAlertsAskForWhatIsThere(t *testing.T) {
-	text, err := os.ReadFile("alerts.yml")
-	require.NoError(t, err)
-	var file struct {
-		Groups []struct {
-			Rules []struct {
-				Alert       string
-				Expr        string
-				Annotations map[string]string
-			}
-		}
-	}
-	require.NoError(t, yaml.Unmarshal(text, &file))
-	require.NotEmpty(t, file.Groups)
-
-	series, labels := map[string]bool{}, map[string]bool{}
-	_, samples := scrape(t)
-	for _, s := range samples {
-		series[s.name] = true
-		for label, value := range s.labels {
-			series[s.name+"/"+label+"/"+value] = true
-			labels[label] = true
-		}
-	}
-	var (
-		selector = regexp.MustCompile(`\b(leasehold_\w+)(?:\{([^}]*)\})?`)
-		grouping = regexp.MustCompile(`\bby \(([^)]*)\)`)
-		template = regexp.MustCompile(`\$labels\.(\w+)`)
-	)
-	for _, rule := range file.Groups[0].Rules {
-		by := map[string]bool{"job": true} // which Prometheus adds
-		for _, list := range grouping.FindAllStringSubmatch(rule.Expr, -1) {
-			for _, label := range strings.Split(list[1], ", ") {
-				by[label] = true
-				assert.True(t, label == "job" || labels[label], "%s groups by %s, which is no label", rule.Alert, label)
-			}
-		}
-		selectors := selector.FindAllStringSubmatch(grouping.ReplaceAllString(rule.Expr, ""), -1)
-		assert.NotEmpty(t, selectors, rule.Alert)
-		for _, sel := range selectors {
-			assert.True(t, series[sel[1]], "%s asks for %s, which is not in the scrape", rule.Alert, sel[1])
-			for _, test := range labelOrTest.FindAllStringSubmatch(sel[2], -1) {
-				for _, value := range strings.Split(test[3], "|") {
-					want := sel[1] + "/" + test[1] + "/" + value
-					assert.True(t, series[want], "%s asks for %s, which is not in the scrape", rule.Alert, want)
-				}
-			}
-		}
-		for _, text := range rule.Annotations {
-			for _, label := range template.FindAllStringSubmatch(text, -1) {
-				assert.True(t, by[label[1]], "%s has lost %s where its annotation says it", rule.Alert, label[1])
-			}
-		}
-	}
 }
