@@ -65,9 +65,10 @@ func (h *holds) take(l lease) trace.Span {
 }
 
 // hold begins the span of a lease that was won. It follows the span of the acquire in the span of the caller, or is its
-// child if there is no span of a caller. One that is not recorded is not kept.
+// child if there is no span of a caller. If the acquire is not recorded, the hold is not either, since both are in one
+// trace.
 func (r *recorder) hold(ctx context.Context, a acquire, e leasehold.Event) {
-	if !r.holdSpan {
+	if !r.holdSpan || !a.span.IsRecording() {
 		return
 	}
 	if trace.SpanContextFromContext(a.caller).IsValid() {
