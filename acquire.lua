@@ -45,7 +45,7 @@ if not mine then
   end
   owner = redis.call('GET', K)
   if owner == ME then
-    redis.call('PEXPIRE', K, PX)
+    redis.call('PEXPIRE', K, math.max(PX, redis.call('PTTL', K))) -- as renew.lua: the lease may have been extended since
     local f = redis.call('GET', F)
     if f then return (string.gsub(f, '%+$', '')) end
     mine = true

@@ -199,6 +199,8 @@ func TestAdoptTrustsItsOwnTTLAndLeavesTheKeyTheLongerOne(t *testing.T) {
 		assert.Equal(t, time.Minute, w.M.TTL("k"))
 		assert.Equal(t, 990*time.Millisecond, time.Until(y.ValidUntil()))
 		require.NoError(t, y.Renew(t.Context()))
+		assert.Equal(t, time.Minute, w.M.TTL("k"), "no renewal takes time from a key")
+		require.NoError(t, y.Extend(t.Context(), time.Second))
 		assert.Equal(t, time.Second, w.M.TTL("k"))
 	})
 }

@@ -1,10 +1,11 @@
 // Package leasehold takes lease-based locks on Redis.
 //
 // Most callers should use [Locker.WithLock]. It waits for the lock, renews the lease while a function runs, and
-// releases the lock when the function returns. If the lease is lost, the context of the function ends.
-// [WithWait] bounds the wait, and [Locker.TryWithLock] does not wait. For a lease that outlives a function there are [Locker.Acquire] and
-// [Locker.TryAcquire], with [WithAutoRenew] or [Lease.Renew] to keep it. [Lease.Detach] and [Locker.Adopt] pass a lease
-// to another process. Make one [Locker] for each Redis and share it.
+// releases the lock when the function returns. If the lease is lost, the context of the function ends. [WithWait]
+// bounds the wait, and [Locker.TryWithLock] does not wait. For a lease that outlives a function there are
+// [Locker.Acquire] and [Locker.TryAcquire], with [WithAutoRenew] or [Lease.Renew] to keep it, and [Lease.Extend] to
+// give it another TTL. [Lease.Detach] and [Locker.Adopt] pass a lease to another process. Make one [Locker] for each
+// Redis and share it.
 //
 // A lease alone does not keep two holders apart. A process can be paused past its deadline, and a request can be
 // delayed in a queue. The holder then writes although the lock has another holder by now, and no lock service can

@@ -195,6 +195,32 @@ func ExampleLease_Renew() {
 	// true false
 }
 
+// The first step is long, and the last ones are short: should the process die in one, others wait for 5 s only.
+func ExampleLease_Extend() {
+	ctx := context.Background()
+	client, server, stop := exampleRedis()
+	defer stop()
+	locker := leasehold.New(client)
+	defer locker.Close()
+
+	lease, err := locker.Acquire(ctx, "invoice:7", 10*time.Second)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer lease.Release(ctx)
+
+	fmt.Println(lease.Extend(ctx, time.Minute), server.TTL("invoice:7"))
+	fmt.Println(lease.Extend(ctx, 5*time.Second), server.TTL("invoice:7"))
+	fmt.Println(lease.Renew(ctx), server.TTL("invoice:7"))
+	fmt.Println(lease.Extend(ctx, 0))
+	// Output:
+	// <nil> 1m0s
+	// <nil> 5s
+	// <nil> 5s
+	// leasehold: extend "invoice:7": invalid argument: ttl 0s: want 10ms to ten years
+}
+
 func ExampleLease_EnsureFor() {
 	ctx := context.Background()
 	client, _, stop := exampleRedis()

@@ -11,12 +11,20 @@ import (
 	"github.com/go-leasehold/leasehold/internal/backend"
 	"github.com/go-leasehold/leasehold/internal/clock"
 	"github.com/go-leasehold/leasehold/internal/fault"
+	"github.com/go-leasehold/leasehold/internal/keep"
 	"github.com/go-leasehold/leasehold/internal/line"
 	"github.com/go-leasehold/leasehold/internal/script"
 	"github.com/go-leasehold/leasehold/internal/token"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
+
+// What the external tests of this folder need of the inside.
+
+func NewOn(b backend.Backend) *Locker { return newLocker(b, nil, options{}) }
+
+func NewStore(client redis.UniversalClient) backend.Backend { return newStore(client, "") }
 
 func TestAcquireRepliesAreRead(t *testing.T) {
 	for _, tt := range []struct {
@@ -170,8 +178,8 @@ func TestALeaseIsTrustedForAsLongAsItsGrantSays(t *testing.T) {
 
 func TestARenewalMovesTheDeadlineByTheTTLLessTheMargin(t *testing.T) {
 	begun := clock.Moment{Time: time.Unix(1000, 0), Wall: time.Unix(1000, 0).UnixNano()}
-	x := (&lease{ttl: 1200 * time.Millisecond, o: &options{}}).seal()
-	x.extend(begun)
+	x := (&lease{span: keep.NewSpan(1200*time.Millisecond, 1200*time.Millisecond), o: &options{}}).seal()
+	x.prolong(begun)
 	assert.Equal(t, 1188*time.Millisecond, x.deadline.Sub(begun.Time))
 	assert.Equal(t, int64(1188*time.Millisecond), x.deadline.Wall-begun.Wall)
 }

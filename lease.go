@@ -43,7 +43,6 @@ type lease struct {
 	token  string
 	o      *options
 	tenure backend.Tenure
-	ttl    time.Duration
 	fence  int64
 	begun  clock.Moment // before the attempt that won was first sent
 	scoped bool         // it is WithLock's
@@ -51,6 +50,8 @@ type lease struct {
 
 	mu           sync.Mutex    // guards what follows; never held across a Redis call, a hook or a send
 	deadline     clock.Moment  // end of trust
+	span         keep.Span     // its TTL
+	turns        chan struct{} // of Extends, of length one; nil: there was none
 	err          error         // nil while held; then why it ended for its holder, once and for all
 	held         time.Duration // then: from its acquire to its end
 	releases     releases      // what became of the key then; see release.go
@@ -69,12 +70,15 @@ type lease struct {
 // newLease makes the Lease of a grant. It is the one place where a deadline begins.
 func newLease(l *Locker, a *attempt, g line.Grant) *Lease {
 	le := (&lease{
-		l: l, key: a.asks.Key, token: g.Token, o: a.o, tenure: g.Tenure, ttl: a.asks.TTL, fence: g.Fence, begun: g.Anchor,
-		scoped: a.scoped, resent: g.Resent,
+		l: l, key: a.asks.Key, token: g.Token, o: a.o, tenure: g.Tenure, fence: g.Fence, begun: g.Anchor,
+		scoped: a.scoped, resent: g.Resent, span: keep.NewSpan(a.asks.TTL, a.asks.TTL),
 	}).seal()
+	if a.asks.Former != "" {
+		le.span = keep.NewSpan(a.asks.TTL, maxTTL) // the former holder may have had more time
+	}
 	le.auto = a.asks.AutoRenew
-	le.extend(g.Anchor)
-	le.schedule.Every = le.o.every(le.ttl)
+	le.prolong(g.Anchor)
+	le.schedule.Every = le.o.every(a.asks.TTL)
 	le.schedule.Start(g.Anchor.Time)
 	if g.Life > 0 { // a renewal must confirm the grant, and brings the whole TTL
 		if until := g.Anchor.Plus(g.Life - clock.Margin(g.Life)); until.Before(le.deadline.Time) {
@@ -202,7 +206,7 @@ func (le *Lease) fail(op string, err error) error {
 func (le *Lease) inside() inside.Lease {
 	le.mu.Lock()
 	defer le.mu.Unlock()
-	return inside.Lease{Token: le.token, TTL: le.ttl, Begun: le.begun, Deadline: le.deadline, Now: le.l.clock.Now(),
+	return inside.Lease{Token: le.token, TTL: le.span.TTL(), Begun: le.begun, Deadline: le.deadline, Now: le.l.clock.Now(),
 		Ended: le.err != nil, Contexts: len(le.contexts), Schedule: le.schedule}
 }
 

@@ -16,7 +16,8 @@ import (
 // [Lease.Detach] first: then the two never trust the lock at once. Otherwise the former holder learns of the loss at
 // its next renewal, or at once if its lease is of this Locker. Until then both trust the lock.
 //
-// Adopt never creates a lease. If the token does not hold the key, the error matches [ErrLost] and says why. Like
+// In Redis the lease keeps the time that the former holder has left, if that is more than ttl; [Lease.Extend] shortens
+// it. Adopt never creates a lease. If the token does not hold the key, the error matches [ErrLost] and says why. Like
 // TryAcquire it tries once, and waits for Redis no longer than ctx, ttl and 3 s allow.
 //
 // After any other error the former token has the lease, as before, and Adopt may be called again. If no answer arrived,

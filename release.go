@@ -72,7 +72,7 @@ func (le *Lease) Release(ctx context.Context) error {
 // releaseLater repeats a release while the key can be there.
 func (le *Lease) releaseLater() {
 	defer le.repeats(false)
-	le.l.life.Retry(time.Until(le.ValidUntil())+clock.Margin(le.ttl)+le.o.lockDelay, fault.Backoff, func(ctx context.Context) bool {
+	le.l.life.Retry(time.Until(le.ValidUntil())+clock.Margin(le.span.TTL())+le.o.lockDelay, fault.Backoff, func(ctx context.Context) bool {
 		e, _, again := le.sendRelease(ctx, backend.CallBound)
 		le.tell(e)
 		return !again

@@ -1,12 +1,13 @@
--- Puts the lease's full time back on a lock that its token still holds.
+-- Puts a lease's time on a lock that its token still holds.
 --
 -- KEYS  1 K  the lock; and, if who renews wants to know more, 2 to 5 as acquire.lua
--- ARGV  1 token     2 ms, lock delay included
+-- ARGV  1 token     2 ms, lock delay included     3 shorten: for this time and no longer; else not given
 -- Replies
 --   n         renewed; n wait in the line, 0 if that was not asked
 --   -1 to -4  the token does not hold the lock, for the reason that lost.lua says (-3 only if more was asked): no later
 --             renewal of it will find otherwise
--- Never: creates a lock; adds to the time.
+-- Never: creates a lock; adds to the time; takes time from a lock that has more, but with shorten. A renewal may arrive
+-- after a later one that asked for more, whose holder trusts that.
 
 local px = tonumber(ARGV[2])
 if not px or px < 1 or px ~= math.floor(px) or ARGV[1] == '' then
@@ -18,6 +19,7 @@ if owner ~= ARGV[1] then
   -- include lost.lua
   return why
 end
+if ARGV[3] ~= 'shorten' then px = math.max(px, redis.call('PTTL', KEYS[1])) end
 redis.call('PEXPIRE', KEYS[1], px) -- a write even where it changes nothing: WithReplicas has a WAIT behind it (replicas.go)
 local n = KEYS[2] and redis.pcall('ZCARD', KEYS[2]) -- of no use to the renewal, so no reason to fail it
 return type(n) == 'number' and n or 0

@@ -24,14 +24,19 @@ func (le *Lease) Renew(ctx context.Context) error {
 	}
 	begun := le.l.clock.Now()
 	le.mu.Lock()
-	countWaiters := le.countWaiters
+	r, round := le.request(), le.span.Round()
 	le.mu.Unlock()
-	n, err := le.tenure.Renew(ctx, countWaiters, le.patience(begun))
-	if err != nil && ctx.Err() != nil {
-		return le.fail("renew", err) // cut short by the caller: that says nothing about the lease
+	n, err := le.tenure.Renew(ctx, r, le.patience(begun))
+	return le.answered(ctx, "renew", begun, round, n, err)
+}
+
+// answered takes in the outcome of a renewal that a caller has waited for.
+func (le *Lease) answered(ctx context.Context, op string, begun clock.Moment, round, waiters int, err error) error {
+	if err == nil || ctx.Err() == nil { // else the caller cut it short: that says nothing about the lease
+		err = le.renewed(le.l.clock.Now(), begun, round, waiters, err)
 	}
-	if err := le.renewed(le.l.clock.Now(), begun, n, err); err != nil {
-		return le.fail("renew", err)
+	if err != nil {
+		return le.fail(op, err)
 	}
 	return nil
 }
@@ -43,8 +48,11 @@ func (le *Lease) EnsureFor(ctx context.Context, d time.Duration) error {
 	if le == nil {
 		return errNilLease
 	}
-	if most := le.ttl - clock.Margin(le.ttl); d > most {
-		return le.fail("ensure", invalid("%v: a ttl of %v gives %v at most", d, le.ttl, most))
+	le.mu.Lock()
+	ttl := le.span.Trusted()
+	le.mu.Unlock()
+	if most := ttl - clock.Margin(ttl); d > most {
+		return le.fail("ensure", invalid("%v: a ttl of %v gives %v at most", d, ttl, most))
 	}
 	if le.check() == nil && time.Until(le.ValidUntil()) >= d {
 		return nil
@@ -97,8 +105,9 @@ func (le *Lease) patience(now clock.Moment) time.Duration {
 
 // renewed takes in the outcome of a renewal that was begun, at first, at begun. The deadline moves only after a
 // definite yes, and never when it had passed before the answer came: what was not trusted for an instant may have been
-// somebody else's in that instant. Yes counts from begun, which no re-sending of the client's can make too late.
-func (le *Lease) renewed(now, begun clock.Moment, waiters int, err error) error {
+// somebody else's in that instant. Yes counts from begun, which no re-sending of the client's can make too late, and only
+// in the round in which the renewal was begun.
+func (le *Lease) renewed(now, begun clock.Moment, round, waiters int, err error) error {
 	if over := le.checkAt(now); over != nil {
 		return over
 	}
@@ -112,7 +121,9 @@ func (le *Lease) renewed(now, begun clock.Moment, waiters int, err error) error 
 	}
 	le.mu.Lock()
 	le.trouble = nil
-	le.extend(begun)
+	if round == le.span.Round() {
+		le.prolong(begun)
+	}
 	le.noteWaiters(waiters)
 	le.mu.Unlock()
 	le.l.stats.count(func(now *Stats) { now.Renewed++ })
@@ -134,9 +145,10 @@ func (le *Lease) endanger(err error) {
 	}
 }
 
-// extend moves the deadline to the one that a call begun at that moment earns, if it is later. le.mu is held.
-func (le *Lease) extend(begun clock.Moment) {
-	next := begun.Plus(le.ttl - clock.Margin(le.ttl))
+// prolong moves the deadline to the one that a call begun at that moment earns, if it is later. le.mu is held.
+func (le *Lease) prolong(begun clock.Moment) {
+	ttl := le.span.Trusted()
+	next := begun.Plus(ttl - clock.Margin(ttl))
 	if hold := le.o.maxHold; hold > 0 {
 		if last := le.begun.Plus(hold); last.Before(next.Time) {
 			next = last
@@ -168,9 +180,9 @@ type renewer lease
 // keep hands a new lease to the keeper. It reports false if the Locker is closed.
 func (le *Lease) keep() bool {
 	le.mu.Lock()
-	p := le.plan()
+	p, t := le.plan(), le.terms()
 	le.mu.Unlock()
-	return le.l.keeper.Add(&le.entry, (*renewer)(le.lease), p)
+	return le.l.keeper.Add(&le.entry, (*renewer)(le.lease), t, p)
 }
 
 // leases are the leases behind the keeper's clients.
@@ -185,20 +197,6 @@ func leases(clients []keep.Client) []*Lease {
 // Lease returns the lease.
 func (r *renewer) Lease() *Lease { return &r.outer }
 
-// Every is how often the keeper has the lease renewed.
-func (r *renewer) Every() time.Duration {
-	if !r.auto {
-		return 0
-	}
-	return r.schedule.Every
-}
-
-// TTL is what a renewal brings.
-func (r *renewer) TTL() time.Duration { return r.ttl }
-
-// Overdue is how long after its turn a renewal counts as failed.
-func (r *renewer) Overdue() time.Duration { return r.schedule.Timeout() }
-
 // Turn does what is due about the lease.
 func (r *renewer) Turn(now clock.Moment) (p keep.Plan, live bool) {
 	le := &r.outer
@@ -209,11 +207,11 @@ func (r *renewer) Turn(now clock.Moment) (p keep.Plan, live bool) {
 		return p, false
 	}
 	if le.renewing() && le.schedule.IsOverdue(now.Time) {
-		late := le.sent
+		late, timeout := le.sent, le.schedule.Timeout()
 		le.sent = nil // its answer still counts if it comes in time, but is not waited for
 		le.schedule.Begin(now.Time)
 		le.mu.Unlock()
-		le.giveUpRenewal(late, now)
+		le.giveUpRenewal(late, timeout, now)
 		le.mu.Lock()
 	}
 	wants := !le.queued && le.wanting(now)
@@ -230,8 +228,7 @@ func (r *renewer) Turn(now clock.Moment) (p keep.Plan, live bool) {
 }
 
 // giveUpRenewal sees to a renewal whose answer, or whose turn to be sent, has not come in time.
-func (le *Lease) giveUpRenewal(late backend.Pending, now clock.Moment) {
-	timeout := le.schedule.Timeout()
+func (le *Lease) giveUpRenewal(late backend.Pending, timeout time.Duration, now clock.Moment) {
 	if late == nil {
 		if le.l.keeper.IsSilent(le.tenure.Lane()) { // otherwise it is only held up by others
 			le.endanger(&fault.NoAnswer{Bound: timeout})
@@ -241,7 +238,7 @@ func (le *Lease) giveUpRenewal(late backend.Pending, now clock.Moment) {
 	err := late.Silence(timeout)
 	late.Withdraw()
 	le.l.keeper.Leave(le.lane, keep.Silent)
-	_ = le.renewed(now, now, 0, err)
+	_ = le.renewed(now, now, 0, 0, err)
 	le.mu.Lock()
 	le.schedule.Failed(now.Time, le.deadline.Time)
 	le.mu.Unlock()
@@ -258,8 +255,9 @@ func (r *renewer) Send(now clock.Moment, in *keep.Lane) (p keep.Plan, sent bool)
 		le.lane = in
 		// Only queued here, so that le.mu is not held across a send; under le.mu, so that a Release finds the renewal or
 		// the renewal finds the Release.
-		le.sent = le.tenure.RenewLater(le.countWaiters, func(p backend.Pending, waiters int, err error) {
-			le.l.keeper.Deliver(&le.entry, keep.Answer{Of: p, Begun: now, Waiters: waiters, Err: err})
+		round := le.span.Round()
+		le.sent = le.tenure.RenewLater(le.request(), func(p backend.Pending, waiters int, err error) {
+			le.l.keeper.Deliver(&le.entry, keep.Answer{Of: p, Begun: now, Round: round, Waiters: waiters, Err: err})
 		})
 	}
 	return le.plan(), sent
@@ -280,7 +278,7 @@ func (r *renewer) Answered(a keep.Answer, now clock.Moment) (p keep.Plan, change
 	case a.Err != nil:
 		return p, false // it was counted as failed when it was late
 	}
-	if le.renewed(now, a.Begun, a.Waiters, a.Err) != nil && a.Err == nil {
+	if le.renewed(now, a.Begun, a.Round, a.Waiters, a.Err) != nil && a.Err == nil {
 		return p, false // the lease has ended
 	}
 	le.mu.Lock()

@@ -151,7 +151,7 @@ func (t *tenureOfOne) send(ctx context.Context, cmd *roundtrip.Command, bound ti
 	}
 	var renewal *roundtrip.Command
 	if t.s.Topology().Many() {
-		renewal = t.renewal(ctx, false)
+		renewal = t.renewal(ctx, backend.Renewal{PX: t.PX})
 	}
 	return t.s.DoReplicated(ctx, cmd, renewal, roundtrip.Ack{Replicas: t.Replicas, Within: t.ReplicasWithin}, bound)
 }
@@ -165,19 +165,26 @@ func (t *tenureOfOne) adoption(ctx context.Context) *roundtrip.Command {
 }
 
 // renewal is a run of renew.lua.
-func (t *tenureOfOne) renewal(ctx context.Context, countWaiters bool) *roundtrip.Command {
+func (t *tenureOfOne) renewal(ctx context.Context, r backend.Renewal) *roundtrip.Command {
 	n := lockAlone
-	if countWaiters {
+	if r.CountWaiters {
 		n = allKeys
 	}
-	cmd := t.command(ctx, renewScript, n)
+	cmd := roundtrip.New(ctx, renewScript, t.Token, r.PX, t.keys[:n]...)
+	cmd.AddToken()
 	cmd.AddMillis()
+	if mode := r.Mode(); mode != "" {
+		cmd.Add(mode)
+	}
 	return cmd
 }
 
-// Renew puts the full time back.
-func (t *tenureOfOne) Renew(ctx context.Context, countWaiters bool, bound time.Duration) (int, error) {
-	reply, _, err := t.s.Do(ctx, t.renewal(ctx, countWaiters), bound)
+// Renew puts the time of the renewal on the key.
+func (t *tenureOfOne) Renew(ctx context.Context, r backend.Renewal, bound time.Duration) (int, error) {
+	reply, writes, err := t.s.Do(ctx, t.renewal(ctx, r), bound)
+	if r.Shorten != nil && fault.IsSettled(err, writes) {
+		r.Shorten()
+	}
 	if err != nil {
 		return 0, err
 	}
@@ -185,8 +192,8 @@ func (t *tenureOfOne) Renew(ctx context.Context, countWaiters bool, bound time.D
 }
 
 // RenewLater queues a renewal.
-func (t *tenureOfOne) RenewLater(countWaiters bool, then func(backend.Pending, int, error)) backend.Pending {
-	cmd := t.renewal(context.Background(), countWaiters)
+func (t *tenureOfOne) RenewLater(r backend.Renewal, then func(backend.Pending, int, error)) backend.Pending {
+	cmd := t.renewal(context.Background(), r)
 	cmd.Then(func(reply any, err error) {
 		n := 0
 		if err == nil {

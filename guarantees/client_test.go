@@ -206,12 +206,12 @@ func TestAPanicOfANodesHookIsContainedButInAPipelineOfACluster(t *testing.T) {
 		require.NoError(t, err)
 	}
 	broken.Store(true)
-	_, err := d.Tenure(rs[0]).Renew(t.Context(), false, backend.CallBound)
+	_, err := d.Tenure(rs[0]).Renew(t.Context(), backend.Renewal{PX: rs[0].PX}, backend.CallBound)
 	require.ErrorContains(t, err, "the redis client panicked: no")
 
 	if os.Getenv(child) != "" {
 		for _, r := range rs {
-			d.Tenure(r).RenewLater(false, func(backend.Pending, int, error) {})
+			d.Tenure(r).RenewLater(backend.Renewal{PX: r.PX}, func(backend.Pending, int, error) {})
 		}
 		d.Flush()
 		select {} // until the process ends, or the parent's patience

@@ -46,7 +46,7 @@ func TestTheScriptsRunOnANodeOfACluster(t *testing.T) {
 		require.NoError(t, err)
 		assert.True(t, state.Held)
 		answered := make(chan int, 1)
-		d.Tenure(r).RenewLater(false, func(_ backend.Pending, waiters int, err error) {
+		d.Tenure(r).RenewLater(backend.Renewal{PX: r.PX}, func(_ backend.Pending, waiters int, err error) {
 			assert.NoError(t, err)
 			answered <- waiters
 		})

@@ -34,7 +34,7 @@ func TestAServerThatForgotTheScriptsIsTaughtThemAgain(t *testing.T) {
 			assert.Equal(t, backend.Granted, a.State)
 			assert.EqualValues(t, 1, n, "the EVALSHA has certainly done nothing")
 			forget()
-			waiters, err := d.Tenure(r).Renew(ctx, false, backend.CallBound)
+			waiters, err := d.Tenure(r).Renew(ctx, backend.Renewal{PX: r.PX}, backend.CallBound)
 			require.NoError(t, err)
 			assert.Zero(t, waiters)
 			forget()

@@ -93,7 +93,7 @@ func TestFullServerRefusesNewLocksAndNothingElse(t *testing.T) {
 	assert.Equal(t, backend.Held, ans.State)
 	assert.Equal(t, before, keysOf(t, c))
 
-	waiters, err := d.Tenure(mine).Renew(ctx, true, backend.CallBound)
+	waiters, err := d.Tenure(mine).Renew(ctx, backend.Renewal{PX: mine.PX, CountWaiters: true}, backend.CallBound)
 	require.NoError(t, err)
 	assert.Equal(t, 1, waiters)
 	adopter := backend.Request{Key: "k", Token: "AAAAAAAAAAAAAAAA.adopter", Former: mine.Token, PX: 60_000}

@@ -38,7 +38,7 @@ type Request struct {
 	Key            string // the Redis key, prefix included
 	Token          string // proves the ownership of one attempt, and then of its lease
 	Former         string // the token whose lease is to be adopted; "": the tenure begins with the lock or without
-	PX             int64  // ms for which the key is set: the TTL and the lock delay
+	PX             int64  // ms for which an acquire sets the key: the TTL and the lock delay
 	LockDelay      time.Duration
 	Replicas       int // that must acknowledge an acquire
 	ReplicasWithin time.Duration
@@ -50,13 +50,13 @@ type Tenure interface {
 	// Acquire sends one attempt. It also returns how often the attempt may have been written to a connection: 0 is a certain
 	// "never", and the client writes it again after most failures.
 	Acquire(ctx context.Context, how Mode, bound time.Duration) (_ Answer, writes int, _ error)
-	// Renew puts the full time back. It returns the number of waiters, 0 if that was not asked, or below 0 why the lease is
-	// lost: one of the reasons below.
-	Renew(ctx context.Context, countWaiters bool, bound time.Duration) (waiters int, _ error)
+	// Renew puts the time of the renewal on the key. It returns the number of waiters, 0 if that was not asked, or below 0 why
+	// the lease is lost: one of the reasons below.
+	Renew(ctx context.Context, r Renewal, bound time.Duration) (waiters int, _ error)
 	// RenewLater is Renew without waiting. The renewal is sent by Flush, with the others that were queued until then, or
 	// before. Then is called once, from another goroutine, and must not block; it is not called after a Withdraw that
 	// succeeded.
-	RenewLater(countWaiters bool, then func(p Pending, waiters int, err error)) Pending
+	RenewLater(r Renewal, then func(p Pending, waiters int, err error)) Pending
 	// Lane names what a renewal is sent to: one server that is slow holds up no renewal that is sent to another.
 	Lane() any
 	// Release gives the lock back, or a place in the line. It returns what that found: ReleasedLock, ReleasedPlace or a reason
@@ -65,6 +65,26 @@ type Tenure interface {
 	Release(ctx context.Context, how How, bound time.Duration) (found, writes int, _ error)
 	// Detach leaves the lease to others: nothing new is taken for it.
 	Detach()
+}
+
+// Renewal is what a renewal asks for.
+//
+// Renewals may arrive in another order than they were sent in, be it because the client sends one again whose reply was lost. So
+// none takes time from a key that has more, but for one that is to shorten it.
+type Renewal struct {
+	PX           int64 // ms for which the key is to last from now: the TTL and the lock delay
+	CountWaiters bool
+	// Shorten, if it is set, makes the key last for PX and no longer. It is called at most once, when it is certain that no copy of
+	// the renewal arrives any more, so perhaps never. It must not block, and RenewLater knows nothing of it.
+	Shorten func()
+}
+
+// Mode is the word for the scripts that renew.
+func (r Renewal) Mode() string {
+	if r.Shorten != nil {
+		return "shorten"
+	}
+	return ""
 }
 
 // Pending is a renewal that was queued.

@@ -57,9 +57,10 @@ func TestTheCodeKeepsItsShape(t *testing.T) {
 		for _, file := range sources {
 			total += lines(t, file)
 		}
-		// 2,600, and 12 for WithWait: an option stands with the others, and what bounds a wait is its comment. And 5 for
-		// Callers: a hook of the client, which makes spans, belongs to no package that may look into internal ones.
-		atMost(t, "lines of the root's Go sources", 2617, total)
+		// 2,600, and what came later: 12 for WithWait, whose wait is in line; 5 for Callers, since a hook of the client, which
+		// makes spans, belongs to no package that may look into internal ones; 126 for Extend, whose rules are in keep, and
+		// which moves the deadline of a lease, so it stands beside Renew.
+		atMost(t, "lines of the root's Go sources", 2743, total)
 	})
 	t.Run("files", func(t *testing.T) {
 		walk(t, func(file string) {
@@ -101,7 +102,7 @@ func TestTheCodeKeepsItsShape(t *testing.T) {
 		atMost(t, "places of the waiter's TTL", 1, places)
 	})
 	t.Run("fields of Lease", func(t *testing.T) {
-		atMost(t, "uses of Lease's fields elsewhere", 0, fieldUses(t, "Lease", "lease.go", "renewal.go", "release.go"))
+		atMost(t, "uses of Lease's fields elsewhere", 0, fieldUses(t, "Lease", "lease.go", "renewal.go", "extend.go", "release.go"))
 	})
 	for what := range pending {
 		missing, measured := short[what]

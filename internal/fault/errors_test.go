@@ -232,7 +232,7 @@ func TestNoErrorQuotesTheToken(t *testing.T) {
 		redistest.Faulty(c).Every(nil).Fail(unknown)
 		_, _, err := d.Tenure(r).Acquire(t.Context(), backend.Try, backend.CallBound)
 		assert.EqualError(t, err, "ERR unknown command 'evalsha' (leasehold needs EVALSHA and EVAL; a Sentinel has neither, and some providers disable them)")
-		_, err = d.Tenure(r).Renew(t.Context(), false, backend.CallBound)
+		_, err = d.Tenure(r).Renew(t.Context(), backend.Renewal{PX: r.PX}, backend.CallBound)
 		assert.EqualError(t, err, "ERR unknown command 'evalsha' (leasehold needs EVALSHA and EVAL; a Sentinel has neither, and some providers disable them)")
 		var server redis.Error
 		require.ErrorAs(t, err, &server)

@@ -50,7 +50,7 @@ func runAll(t *testing.T, d backend.Backend, prepare func(state string), each fu
 		_, err = d.Force(ctx, r.Key, backend.CallBound)
 		each(state+", force", err)
 		prepare(state)
-		_, err = d.Tenure(r).Renew(ctx, false, backend.CallBound)
+		_, err = d.Tenure(r).Renew(ctx, backend.Renewal{PX: r.PX}, backend.CallBound)
 		each(state+", renew", err)
 		prepare(state)
 		_, err = d.Inspect(ctx, r.Key, backend.CallBound)

@@ -170,6 +170,12 @@ func DidNothing(err error, writes int) bool {
 	return writes == 0 || writes == 1 && Has[redis.Error](err)
 }
 
+// IsSettled reports whether no copy of a command that was written so many times can arrive any more: there is none, or the only one
+// was answered.
+func IsSettled(err error, writes int) bool {
+	return writes == 0 || writes == 1 && IsSaid(err)
+}
+
 // Backoff is the pause after the nth failure in a row: from about 10 ms to about 1 s, with jitter.
 func Backoff(n int) time.Duration {
 	d := min(10*time.Millisecond<<min(n, 10), time.Second)

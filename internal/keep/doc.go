@@ -24,6 +24,11 @@
 //	           found, and what it has to run in vain is bounded; the first answer ends it
 //	gone       nothing queued and nothing under way: forgotten
 //
+// # A TTL that changes
+//
+// [Span] says for how long the yes to a renewal may be trusted, while a lease is given another TTL.
+// [Keeper.Retime] then has the lease renewed as often as that TTL wants it.
+//
 // # Who owns what
 //
 // A tick runs in the goroutine of the timer; at most one runs, and Close waits for it. Lock order:

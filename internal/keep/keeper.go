@@ -14,8 +14,8 @@ import (
 // timer fires some twenty times a second.
 const Coalesce = 50 * time.Millisecond
 
-// Client is a lease, as the keeper knows it. Its methods are called without the keeper's lock, and
-// the first three by one goroutine at a time.
+// Client is a lease, as the keeper knows it. Its methods are called without the keeper's lock, by one
+// goroutine at a time.
 type Client interface {
 	// Turn does what is due about the client now. It reports false if the client has ended.
 	Turn(now clock.Moment) (Plan, bool)
@@ -24,13 +24,12 @@ type Client interface {
 	Send(now clock.Moment, in *Lane) (Plan, bool)
 	// Answered takes in the answer to a renewal. It reports false if that changes no plan.
 	Answered(a Answer, now clock.Moment) (Plan, bool)
+}
 
-	// Every is the time between two renewals, 0 if the client is not renewed. It never changes.
-	Every() time.Duration
-	// Overdue is how long after its turn a renewal counts as failed.
-	Overdue() time.Duration
-	// TTL is the time that one renewal brings.
-	TTL() time.Duration
+// Terms are what a client asks of its keeper. They change by [Keeper.Retime] alone.
+type Terms struct {
+	Every time.Duration // between two renewals; 0: the client is not renewed
+	TTL   time.Duration // that one renewal brings
 }
 
 // Plan is what the keeper is to do about a client next.
@@ -50,6 +49,7 @@ type Plan struct {
 type Answer struct {
 	Of      any // the renewal, as its client knows it
 	Begun   clock.Moment
+	Round   int // of the lease's terms, when it was begun
 	Waiters int
 	Err     error
 }
@@ -58,9 +58,11 @@ type Answer struct {
 // added once.
 type Entry struct {
 	client Client
+	terms  Terms
 	early  bool // its turn is a renewal's, which may be some time before
-	pos    int  // in the heap, from 1; 0: not in it
+	stale  bool // plans that were made before its terms changed must not move its next turn
 	over   bool // ended: never in the heap again
+	pos    int  // in the heap, from 1; 0: not in it
 }
 
 // Keeper keeps clients: every live one stands in its heap, by the next moment at which something is
@@ -108,7 +110,7 @@ func New(c *clock.Clock, flush func()) *Keeper {
 }
 
 // Add begins to keep a client, whose entry e is. It reports false after Seal.
-func (k *Keeper) Add(e *Entry, c Client, p Plan) bool {
+func (k *Keeper) Add(e *Entry, c Client, t Terms, p Plan) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.sealed {
@@ -117,17 +119,31 @@ func (k *Keeper) Add(e *Entry, c Client, p Plan) bool {
 	if k.epoch.IsZero() {
 		k.epoch = time.Now()
 	}
-	e.client = c
-	k.pace.rate += rate(c)
+	e.client, e.terms = c, t
+	k.pace.rate += rate(t)
 	k.put(e, p)
 	return true
 }
 
-// rate returns what one client adds to the rate of renewals, in renewals a second. The token bucket
-// is filled by the sum of all rates, so a client must have the same rate when it leaves.
-func rate(c Client) float64 {
-	if every := c.Every(); every > 0 {
-		return 1 / every.Seconds()
+// Retime gives a client other terms, and a turn at once, in which it plans its next one by them. A
+// turn that runs meanwhile may have made its plan by the terms of before, which can be too late: that
+// plan is not kept.
+func (k *Keeper) Retime(e *Entry, t Terms) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if e.pos == 0 {
+		return
+	}
+	k.pace.rate += rate(t) - rate(e.terms)
+	e.terms, e.stale = t, true
+	k.put(e, Plan{})
+}
+
+// rate returns what a client of these terms adds to the rate of renewals, in renewals a second. The
+// token bucket is filled by the sum of all rates, so a client leaves with the rate that it has added.
+func rate(t Terms) float64 {
+	if t.Every > 0 {
+		return 1 / t.Every.Seconds()
 	}
 	return 0
 }
@@ -137,6 +153,9 @@ func rate(c Client) float64 {
 func (k *Keeper) put(e *Entry, p Plan) {
 	if e.over {
 		return
+	}
+	if e.stale {
+		p = Plan{Next: time.Now()}
 	}
 	e.early = p.Early
 	if at := since(k.epoch, p.Next); e.pos == 0 {
@@ -157,7 +176,7 @@ func (k *Keeper) Remove(e *Entry) {
 		return
 	}
 	k.clients.remove(e.pos)
-	if k.pace.rate -= rate(e.client); k.clients.len() == 0 {
+	if k.pace.rate -= rate(e.terms); k.clients.len() == 0 {
 		k.pace.rate = 0 // what rounding has left
 	}
 }
@@ -358,9 +377,9 @@ func (k *Keeper) take(now clock.Moment) (answers []answered, due []*Entry) {
 			break
 		}
 		due = append(due, first.e)
-		first.e.early = false
+		first.e.early, first.e.stale = false, false
 		// It goes to where its turn will put most clients, and so stays among the living.
-		k.clients.move(1, at+int64(first.e.client.Overdue()))
+		k.clients.move(1, at+int64(timeout(first.e.terms.Every)))
 	}
 	return answers, due
 }

@@ -65,14 +65,10 @@ func (c *client) seen() (turns, sent []time.Duration) {
 	return slices.Clone(c.turns), slices.Clone(c.sent)
 }
 
-func (c *client) Every() time.Duration   { return c.every }
-func (c *client) Overdue() time.Duration { return c.every / 2 }
-func (c *client) TTL() time.Duration     { return 3 * c.every }
-
 func add(t *testing.T, k *keep.Keeper, c *client, first time.Duration) *client {
 	t.Helper()
 	c.k = k
-	require.True(t, k.Add(&c.entry, c, keep.Plan{Next: time.Now().Add(first), Early: true}))
+	require.True(t, k.Add(&c.entry, c, keep.Terms{Every: c.every, TTL: 3 * c.every}, keep.Plan{Next: time.Now().Add(first), Early: true}))
 	return c
 }
 
@@ -139,7 +135,7 @@ func TestNothingIsAddedAfterSealAndNothingHappensAfterClose(t *testing.T) {
 		k := keep.New(&clock.Clock{}, func() {})
 		c := add(t, k, &client{every: time.Second, server: "a"}, time.Second)
 		assert.Equal(t, []keep.Client{c}, k.Seal())
-		assert.False(t, k.Add(new(keep.Entry), &client{}, keep.Plan{}))
+		assert.False(t, k.Add(new(keep.Entry), &client{}, keep.Terms{}, keep.Plan{}))
 		assert.Equal(t, []keep.Client{c}, k.Close(context.Background()))
 		time.Sleep(time.Hour)
 		turns, _ := c.seen()
@@ -161,6 +157,50 @@ func TestEveryClientHasATurnOnceTheWallClockHasJumped(t *testing.T) {
 		time.Sleep(time.Second)
 		turns, _ = far.seen()
 		assert.Equal(t, []time.Duration{2 * time.Second}, turns)
+		k.Close(t.Context())
+	})
+}
+
+func TestRetimeGivesATurnAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := keep.New(&clock.Clock{}, func() {})
+		c := add(t, k, &client{every: time.Hour, server: "a"}, time.Hour)
+		time.Sleep(time.Minute)
+		k.Retime(&c.entry, keep.Terms{Every: time.Second, TTL: 3 * time.Second})
+		synctest.Wait()
+		turns, _ := c.seen()
+		assert.Equal(t, []time.Duration{time.Minute}, turns)
+		k.Remove(&c.entry)
+		k.Retime(&c.entry, keep.Terms{Every: time.Second})
+		time.Sleep(24 * time.Hour)
+		turns, _ = c.seen()
+		assert.Len(t, turns, 1, "a client that has ended gets no turn")
+		k.Close(t.Context())
+	})
+}
+
+// slow is a client whose turns take a second, and plan another turn in an hour.
+type slow struct{ client }
+
+func (c *slow) Turn(now clock.Moment) (keep.Plan, bool) {
+	c.mu.Lock()
+	c.turns = append(c.turns, now.Sub(began))
+	c.mu.Unlock()
+	time.Sleep(time.Second)
+	return keep.Plan{Next: now.Add(time.Hour)}, true
+}
+
+// The plan of a turn that was under way was made by the terms of before, and may be too late by the new ones.
+func TestAPlanFromBeforeRetimeIsNotKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := keep.New(&clock.Clock{}, func() {})
+		c := &slow{}
+		require.True(t, k.Add(&c.entry, c, keep.Terms{Every: time.Hour}, keep.Plan{Next: time.Now().Add(time.Minute)}))
+		time.Sleep(time.Minute + time.Second/2)
+		k.Retime(&c.entry, keep.Terms{Every: time.Second})
+		time.Sleep(10 * time.Second)
+		turns, _ := c.seen()
+		assert.Equal(t, []time.Duration{time.Minute, time.Minute + time.Second}, turns)
 		k.Close(t.Context())
 	})
 }

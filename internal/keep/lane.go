@@ -118,7 +118,7 @@ func (k *Keeper) admit(now time.Time) (sends []admitted) {
 		allowed := k.pace.allows(ln.queue.len())
 		for room := k.room(ln); room > 0 && ln.queue.len() > 0; room-- {
 			first := ln.queue.slots[0]
-			urgent := first.at-since(k.epoch, now) < int64(first.e.client.TTL()/urgentPart)
+			urgent := first.at-since(k.epoch, now) < int64(first.e.terms.TTL/urgentPart)
 			if (!allowed || k.pace.credit < 1) && !urgent {
 				break
 			}

@@ -21,7 +21,7 @@ const (
 // It belongs to the client, whose mutex guards it. The zero value has Every to be set, and Start to
 // be called.
 type Schedule struct {
-	Every time.Duration // between two renewals
+	Every time.Duration // between two renewals; it may change between two calls
 
 	due       time.Time // of the next renewal
 	overdueAt time.Time // when the renewal that is queued or under way counts as failed
@@ -75,7 +75,9 @@ func (s *Schedule) IsDue(now time.Time) bool {
 }
 
 // Timeout is after how long a renewal counts as failed: it must not hold up the next one.
-func (s *Schedule) Timeout() time.Duration { return min(max(s.Every/2, minTimeout), maxTimeout) }
+func (s *Schedule) Timeout() time.Duration { return timeout(s.Every) }
+
+func timeout(every time.Duration) time.Duration { return min(max(every/2, minTimeout), maxTimeout) }
 
 // Begin notes that a renewal is queued or sent now.
 func (s *Schedule) Begin(now time.Time) { s.overdueAt = now.Add(s.Timeout()) }

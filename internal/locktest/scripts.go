@@ -28,6 +28,7 @@ type ScriptCase struct {
 	Reply   string // as scriptRun.text writes it, or what an error must contain
 	After   string // every key afterwards, as scriptRun.dump writes it; "=": what was arranged; "*": whatever
 	Plain   bool   // a renewal that asks for nothing more
+	Mode    string // of a renewal
 	Real    bool   // not on miniredis, which counts in less
 	Mini    bool   // not on a real server, whose clock goes on
 }
@@ -201,6 +202,9 @@ func ScriptArgs(sc *script.Script, mode, token string, tt ScriptCase) []any {
 	case RenewScript:
 		if tt.Plain {
 			n = 1
+		}
+		if tt.Mode != "" {
+			args = append(args, tt.Mode)
 		}
 	case ReleaseScript:
 		if args = []any{token, mode}; mode == "release" || mode == "force" {

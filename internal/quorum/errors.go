@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-leasehold/leasehold/internal/backend"
 	"github.com/go-leasehold/leasehold/internal/fault"
 	"github.com/go-leasehold/leasehold/internal/quorum/nodescript"
 )
@@ -120,23 +119,6 @@ func against(r nodescript.Reply) error {
 		return errHeld
 	}
 	return &quarantineError{r.Left}
-}
-
-// refusals counts what nodes say of a token that does not hold the key there. A key of another type counts as
-// another token's.
-type refusals struct {
-	gone   int // nobody has the key
-	others int // another token has
-}
-
-func (r refusals) count() int { return r.gone + r.others }
-
-// why is what most of them say, as one of the backend's reasons.
-func (r refusals) why() int {
-	if r.others > r.gone {
-		return backend.HeldByOther
-	}
-	return backend.NotHeld
 }
 
 // quarantineError is the vote of a node that has restarted and may have forgotten leases. It passes, unless the node does not tell its

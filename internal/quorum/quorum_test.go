@@ -93,7 +93,7 @@ func (x *lease) bound() time.Duration {
 // Renew renews once.
 func (x *lease) Renew(ctx context.Context) error {
 	begun := time.Now()
-	lost, err := x.Tenure.Renew(ctx, false, x.bound())
+	lost, err := x.Tenure.Renew(ctx, backend.Renewal{PX: x.ttl.Milliseconds()}, x.bound())
 	switch {
 	case err != nil:
 		return err

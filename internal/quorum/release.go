@@ -239,12 +239,12 @@ func (t *tenure) outcome(late bool) (found int, settled bool, progress <-chan st
 	nodes := func(found int) int {
 		return t.count(func(v *vote) bool { return v.release.stage == released && v.release.found == found })
 	}
-	ours, not := nodes(backend.ReleasedLock), refusals{nodes(backend.NotHeld), nodes(backend.HeldByOther)}
+	ours, not := nodes(backend.ReleasedLock), nodescript.Refusals{Gone: nodes(backend.NotHeld), Others: nodes(backend.HeldByOther)}
 	open := t.count(func(v *vote) bool { return v.creating != nil || v.release.stage == sent })
-	free, last := ours+not.count() >= need, late || open == 0
+	free, last := ours+not.Count() >= need, late || open == 0
 	switch {
-	case not.count() > len(t.votes)-need:
-		return not.why(), true, nil
+	case not.Count() > len(t.votes)-need:
+		return not.Why(), true, nil
 	case free && (ours >= need || last):
 		// Before the last reply only if so many had the key that no further reply could tell of a loss.
 		return backend.ReleasedLock, true, nil

@@ -23,10 +23,13 @@ import (
 // A node that says that nobody has the key is refilled once the round is renewed, and never before: a lease that a majority
 // has not confirmed may be over, and the refill would take the node from the next holder. A refill does not count in the round.
 type round struct {
-	t *tenure
-	// begunAt is the moment before the first command was sent. Trust counts from it.
-	begunAt time.Time
-	then    func(p backend.Pending, waiters int, err error)
+	t     *tenure
+	asked backend.Renewal
+	// until is the end of the trust that a yes brings. It counts from the moment before the first command was sent.
+	until time.Time
+	then  func(p backend.Pending, waiters int, err error)
+	// unsettled counts the nodes at which a copy of the command may still arrive.
+	unsettled int
 
 	// commands are under way, by node; nil: the node has replied, or the command was withdrawn.
 	commands []*roundtrip.Command
@@ -37,7 +40,7 @@ type round struct {
 	// mine, lost and failed count the nodes that have renewed, those that say that the token does not hold the key, and those
 	// that have said neither.
 	mine   int
-	lost   refusals
+	lost   nodescript.Refusals
 	failed int
 	// decided is set once then is called, or about to be. renewed is set if that was a yes.
 	decided, renewed bool
@@ -45,14 +48,14 @@ type round struct {
 
 // Renew renews on all nodes and waits until the round is decided. It returns 0, or why the lease is lost; a quorum knows of no
 // waiters. What is still under way when it returns is not stopped: a late yes may tell a node that needs a refill.
-func (t *tenure) Renew(ctx context.Context, _ bool, bound time.Duration) (int, error) {
+func (t *tenure) Renew(ctx context.Context, asked backend.Renewal, bound time.Duration) (int, error) {
 	if err := t.q.ready(ctx); err != nil {
 		return 0, err
 	}
 	var lost int
 	var err error
 	decided := make(chan struct{})
-	r := t.renew(ctx, func(_ backend.Pending, why int, e error) { lost, err = why, e; close(decided) })
+	r := t.renew(ctx, asked, func(_ backend.Pending, why int, e error) { lost, err = why, e; close(decided) })
 	timer := time.NewTimer(bound)
 	defer timer.Stop()
 	select {
@@ -66,8 +69,8 @@ func (t *tenure) Renew(ctx context.Context, _ bool, bound time.Duration) (int, e
 }
 
 // RenewLater sends a round of renewals at once: a quorum has no use for a flush, since each node has a queue of its own.
-func (t *tenure) RenewLater(_ bool, then func(backend.Pending, int, error)) backend.Pending {
-	return t.renew(context.Background(), then)
+func (t *tenure) RenewLater(asked backend.Renewal, then func(backend.Pending, int, error)) backend.Pending {
+	return t.renew(context.Background(), asked, then)
 }
 
 // Lane is the quorum as a whole: a round goes to all nodes, and each node has a sender of its own.
@@ -75,15 +78,17 @@ func (t *tenure) Lane() any { return t.q }
 
 // renew sends a renewal to all nodes. then is called once, from another goroutine and with no mutex held, when the round is
 // decided.
-func (t *tenure) renew(ctx context.Context, then func(backend.Pending, int, error)) *round {
-	r := &round{t: t, begunAt: time.Now(), then: then}
+func (t *tenure) renew(ctx context.Context, asked backend.Renewal, then func(backend.Pending, int, error)) *round {
+	r := &round{t: t, asked: asked, then: then, unsettled: len(t.votes)}
 	r.commands, r.errs = make([]*roundtrip.Command, len(t.votes)), make([]error, len(t.votes))
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.r.PX = asked.PX // also of the refills from now on
+	r.until = time.Now().Add(t.life())
 	for i, n := range t.q.nodes {
-		r.commands[i] = t.command(ctx, nodescript.Renew, t.fence)
-		n.send(r.commands[i], func(_ int, sentAt time.Time, raw any, err error) {
-			r.onRenewReply(i, sentAt, raw, err)
+		r.commands[i] = t.command(ctx, nodescript.Renew, t.fence, asked.Mode())
+		n.send(r.commands[i], func(writes int, sentAt time.Time, raw any, err error) {
+			r.onRenewReply(i, writes, sentAt, raw, err)
 		})
 	}
 	return r
@@ -91,8 +96,8 @@ func (t *tenure) renew(ctx context.Context, then func(backend.Pending, int, erro
 
 // onRenewReply takes in a node's reply to the renewal, and decides the round if it can be decided now. A reply that comes after
 // that is noted all the same, since the node may need a refill.
-func (r *round) onRenewReply(i int, sentAt time.Time, raw any, err error) {
-	t := r.t
+func (r *round) onRenewReply(i, writes int, sentAt time.Time, raw any, err error) {
+	t, settles := r.t, fault.IsSettled(err, writes)
 	reply, _, err := t.q.nodes[i].read(t.r.Key, sentAt, raw, err)
 	t.mu.Lock()
 	r.commands[i] = nil
@@ -107,12 +112,16 @@ func (r *round) onRenewReply(i int, sentAt time.Time, raw any, err error) {
 	default:
 		r.errs[i] = errGone
 		if reply.Free {
-			r.lost.gone++
+			r.lost.Gone++
 			r.absent = append(r.absent, i)
 		} else {
-			r.lost.others++
+			r.lost.Others++
 		}
 	}
+	if settles {
+		r.unsettled--
+	}
+	settled := r.unsettled == 0 && r.asked.Shorten != nil
 	tell := r.judge()
 	// Also after the round was decided: a node that is slow to say that nobody has its key is refilled then.
 	if r.renewed {
@@ -122,6 +131,9 @@ func (r *round) onRenewReply(i int, sentAt time.Time, raw any, err error) {
 		r.absent = nil
 	}
 	t.mu.Unlock()
+	if settled {
+		r.asked.Shorten()
+	}
 	if tell != nil {
 		tell()
 	}
@@ -149,12 +161,12 @@ func (r *round) judge() (tell func()) {
 		// A lease that was not trusted for an instant may have been somebody else's in that instant. The root judges it by its
 		// own deadline, so it is told of the yes.
 		r.renewed = t.isValid()
-		if until := r.begunAt.Add(t.life()); r.renewed && until.After(t.until) {
-			t.until = until
+		if r.renewed && r.until.After(t.until) {
+			t.until = r.until
 		}
-	case r.lost.count() > len(t.votes)-need:
-		lost = r.lost.why()
-	case len(t.votes)-r.lost.count()-r.failed < need:
+	case r.lost.Count() > len(t.votes)-need:
+		lost = r.lost.Why()
+	case len(t.votes)-r.lost.Count()-r.failed < need:
 		err = t.q.shortOf(r.mine, r.errs)
 	default:
 		return nil

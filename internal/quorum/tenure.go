@@ -338,15 +338,15 @@ func (t *tenure) fail(cause error) {
 // so, they get a moment of grace. t.mu is held.
 func (t *tenure) tellRefusal() {
 	need := t.q.majority()
-	no := refusals{t.count((*vote).isFree), t.count((*vote).isOthers)}
+	no := nodescript.Refusals{Gone: t.count((*vote).isFree), Others: t.count((*vote).isOthers)}
 	switch {
-	case no.count() >= need && t.r.Former != "":
-		t.state, t.lostWhy = backend.Gone, no.why()
+	case no.Count() >= need && t.r.Former != "":
+		t.state, t.lostWhy = backend.Gone, no.Why()
 		t.decide()
-	case no.count() >= need:
+	case no.Count() >= need:
 		t.state = backend.Held
 		t.decide()
-	case no.count()+t.count((*vote).isAsked) < need:
+	case no.Count()+t.count((*vote).isAsked) < need:
 		t.err = t.causes(errUnheard)
 		t.decide()
 	case t.grace == nil:

@@ -142,7 +142,7 @@ func TestAcquireScript(t *testing.T) {
 		{Name: "free, a live head, counter ahead", Arrange: "waits('b', 1000) counter(digits(us + 100000000))",
 			Reply: `"HELD" 1000`, After: locktest.Lines("F = now+100000001+, 604900s", "K = b, 1s")},
 		{Name: "own token with more time left", Arrange: "holds('me', 30000) counter(77)",
-			Reply: "77", After: locktest.Lines("F = 77"+week, "K = me, 10s")},
+			Reply: "77", After: locktest.Lines("F = 77"+week, "K = me, 30s")},
 	})
 
 	join := slices.Concat(free, []locktest.ScriptCase{

@@ -93,7 +93,7 @@ func (w *lineWalk) one() {
 		}
 		w.fences[token] = a.Fence
 	case 6, 7:
-		n, err := w.d.Tenure(r).Renew(ctx, false, backend.CallBound)
+		n, err := w.d.Tenure(r).Renew(ctx, backend.Renewal{PX: r.PX}, backend.CallBound)
 		require.NoError(w.t, err, w.name())
 		require.Equal(w.t, before.owner == token, n >= 0, w.name())
 		require.Equal(w.t, before.owner, w.look().owner, w.name())

@@ -133,7 +133,11 @@ func TestReleaseScript(t *testing.T) {
 func TestRenewScript(t *testing.T) {
 	cases := []locktest.ScriptCase{
 		{Name: "held", Arrange: "holds('me', 3000)", Reply: "0", After: "K = me, 10s"},
-		{Name: "held for longer", Arrange: "holds('me', 30000)", Reply: "0", After: "K = me, 10s"},
+		{Name: "held for longer", Arrange: "holds('me', 30000)", Reply: "0", After: "K = me, 30s"},
+		{Name: "held for longer, to be shortened", Mode: "shorten", Arrange: "holds('me', 30000)", Reply: "0", After: "K = me, 10s"},
+		{Name: "held for less, to be shortened", Mode: "shorten", Arrange: "holds('me', 3000)", Reply: "0", After: "K = me, 10s"},
+		{Name: "another's, to be shortened", Mode: "shorten", Arrange: "holds('other', 30000)", Reply: "-2", After: "="},
+		{Name: "free, to be shortened", Mode: "shorten", Reply: "-1", After: ""},
 		{Name: "held for ever", Arrange: "set(K, 'me')", Reply: "0", After: "K = me, 10s"},
 		{Name: "held, two wait", Arrange: "holds('me', 3000) waits('b', 1000) waits('c')", Reply: "2",
 			After: locktest.Lines("G = b ms+1000, 5s", "K = me, 10s", "Q = b 1 c 2, 5s")},
@@ -161,7 +165,7 @@ func TestRenewScript(t *testing.T) {
 			require.NoError(t, err)
 		}
 		for _, curious := range []bool{true, false} {
-			n, err := d.Tenure(backend.Request{Key: "k", Token: "me", PX: 10_000}).Renew(ctx, curious, backend.CallBound)
+			n, err := d.Tenure(backend.Request{Key: "k", Token: "me", PX: 10_000}).Renew(ctx, backend.Renewal{PX: 10_000, CountWaiters: curious}, backend.CallBound)
 			require.NoError(t, err)
 			assert.Equal(t, curious, n == 1)
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/go-leasehold/leasehold/internal/backend"
 	"github.com/go-leasehold/leasehold/internal/fault"
 )
 
@@ -65,4 +66,21 @@ func Read(raw any, err error) (Reply, error) {
 		return none, bad
 	}
 	return r, nil
+}
+
+// Refusals counts what nodes say of a token that does not hold the key there. A key of another type counts as another token's.
+type Refusals struct {
+	Gone   int // nobody has the key
+	Others int // another token has
+}
+
+// Count is how many there are.
+func (r Refusals) Count() int { return r.Gone + r.Others }
+
+// Why is what most of them say, as one of the backend's reasons.
+func (r Refusals) Why() int {
+	if r.Others > r.Gone {
+		return backend.HeldByOther
+	}
+	return backend.NotHeld
 }
