@@ -44,7 +44,7 @@ plain: ## the tests without the race detector, and on one thread
 	GOMAXPROCS=1 $(GO) test -shuffle=on ./...
 
 # What runs in a program.
-CORE := . $(addprefix ./internal/,backend clock fault fenced inflight keep line quorum quorum/nodescript quorum/proposal rediskey roundtrip script token)
+CORE := . $(addprefix ./internal/,backend clock fault fenced inflight keep line quorum quorum/nodescript quorum/proposal rediskey roundtrip script short token)
 empty :=
 comma := ,
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"embed"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-leasehold/leasehold/internal/backend"
@@ -11,6 +12,7 @@ import (
 	"github.com/go-leasehold/leasehold/internal/rediskey"
 	"github.com/go-leasehold/leasehold/internal/roundtrip"
 	"github.com/go-leasehold/leasehold/internal/script"
+	"github.com/go-leasehold/leasehold/internal/short"
 	"github.com/go-leasehold/leasehold/internal/token"
 	"github.com/redis/go-redis/v9"
 )
@@ -42,8 +44,9 @@ var (
 type store struct {
 	*roundtrip.Client
 	prefix  string
-	channel any    // what stands before a Locker's id in a wake channel, as an argument; nil: the script knows it
-	opaque  string // the type of the client, if that does not tell what kind of Redis it talks to
+	channel any          // what stands before a Locker's id in a wake channel, as an argument; nil: the script knows it
+	opaque  string       // the type of the client, if that does not tell what kind of Redis it talks to
+	memory  short.Memory // of keys about which something is unusual
 }
 
 func newStore(client redis.UniversalClient, prefix string) *store {
@@ -68,7 +71,7 @@ func (s *store) Check(r backend.Request, _ time.Duration) error {
 
 // Tenure begins the life of a token.
 func (s *store) Tenure(r backend.Request) backend.Tenure {
-	return &tenureOfOne{s, r, rediskey.Lock(s.prefix, r.Key)}
+	return &tenureOfOne{s: s, Request: r, keys: rediskey.Lock(s.prefix, r.Key)}
 }
 
 // Inspect tells what is known of a lock.
@@ -116,6 +119,8 @@ type tenureOfOne struct {
 	s *store
 	backend.Request
 	keys rediskey.Keys
+	// ordinary means that the token had the lock at the first attempt, and that nobody is known to wait.
+	ordinary atomic.Bool
 }
 
 // command begins a run of a script on the first n keys, with the token as its first argument.
@@ -135,12 +140,21 @@ func (t *tenureOfOne) Acquire(ctx context.Context, how backend.Mode, bound time.
 		cmd.AddMillis()
 		cmd.Add(acquireModes[how])
 		t.s.addWake(cmd, t.Key)
+		if how != backend.Poll && t.Replicas == 0 && t.s.memory.IsOrdinary(t.Key) {
+			cmd.SetShort(short.Acquire)
+		}
 	}
 	reply, writes, err := t.send(ctx, cmd, bound)
 	if err != nil {
 		return backend.Answer{}, writes, err
 	}
 	a, err := decodeAcquire(reply)
+	if atFirst := a.State == backend.Granted && !a.Found && (how == backend.Try || how == backend.Join); atFirst {
+		t.ordinary.Store(true)
+		t.s.memory.Taken(t.Key)
+	} else {
+		t.s.memory.Unusual(t.Key)
+	}
 	return a, writes, err
 }
 
@@ -185,20 +199,29 @@ func (t *tenureOfOne) Renew(ctx context.Context, r backend.Renewal, bound time.D
 	if r.Shorten != nil && fault.IsSettled(err, writes) {
 		r.Shorten()
 	}
+	return t.renewed(reply, err)
+}
+
+// renewed reads the reply to a renewal.
+func (t *tenureOfOne) renewed(reply any, err error) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	return script.Int(reply)
+	n, err := script.Int(reply)
+	if n > 0 {
+		t.ordinary.Store(false)
+	}
+	return n, err
 }
 
 // RenewLater queues a renewal.
 func (t *tenureOfOne) RenewLater(r backend.Renewal, then func(backend.Pending, int, error)) backend.Pending {
 	cmd := t.renewal(context.Background(), r)
+	if !r.CountWaiters {
+		cmd.SetShort(short.Renew)
+	}
 	cmd.Then(func(reply any, err error) {
-		n := 0
-		if err == nil {
-			n, err = script.Int(reply)
-		}
+		n, err := t.renewed(reply, err)
 		then(cmd, n, err)
 	})
 	t.s.Queue(cmd)
@@ -211,18 +234,28 @@ func (t *tenureOfOne) Lane() any { return t.s.Lane(t.Key) }
 // Release gives back what the token has.
 func (t *tenureOfOne) Release(ctx context.Context, how backend.How, bound time.Duration) (found, writes int, _ error) {
 	var cmd *roundtrip.Command
+	isShort := false
 	switch how {
 	case backend.Return:
 		cmd = t.adoption(ctx)
 		cmd.Add("cancel")
 	case backend.Plain:
 		cmd = t.release(ctx, how, noTombstones)
+		if isShort = t.ordinary.Load() && !t.s.memory.IsUnusual(t.Key); isShort {
+			cmd.SetShort(short.Release)
+		}
 	default:
 		cmd = t.release(ctx, how, allKeys)
 	}
 	reply, writes, err := t.s.Do(ctx, cmd, bound)
 	if err != nil {
 		return 0, writes, err
+	}
+	switch {
+	case isShort && cmd.WasShort():
+		t.s.memory.Ordinary(t.Key)
+	case isShort:
+		t.s.memory.Unusual(t.Key)
 	}
 	found, err = script.Int(reply)
 	return found, writes, err

@@ -28,7 +28,7 @@ var leaves = []string{"internal/clock", "internal/fault", "internal/inflight", "
 // lead downward: the root, then line, keep and quorum, which do not know each other, then backend, roundtrip and script, then
 // the leaves. A package that does not stand here is refused: say where it belongs first.
 var layers = map[string][]string{
-	".": with("internal/line", "internal/keep", "internal/quorum", "internal/fenced", "internal/inside", "internal/backend", "internal/roundtrip", "internal/script"),
+	".": with("internal/line", "internal/keep", "internal/quorum", "internal/fenced", "internal/inside", "internal/backend", "internal/roundtrip", "internal/script", "internal/short"),
 
 	"internal/line":   with("internal/backend", "internal/roundtrip", "internal/script"),
 	"internal/quorum": with("internal/quorum/nodescript", "internal/quorum/proposal", "internal/backend", "internal/roundtrip", "internal/script"),
@@ -42,6 +42,8 @@ var layers = map[string][]string{
 	"internal/backend":   with(),
 	"internal/roundtrip": with("internal/backend", "internal/script"),
 	"internal/script":    with(),
+	// The short scripts of the root's, which has no room for them.
+	"internal/short": with("internal/backend", "internal/roundtrip", "internal/script"),
 
 	"internal/fenced":   with(),
 	"internal/inside":   with("internal/line", "internal/keep", "internal/backend", "internal/script"),
@@ -60,7 +62,7 @@ var layers = map[string][]string{
 	// Packages for tests. Only leaseholdtest may import one of them into a program.
 	"internal/redistest":         nil,
 	"internal/quorum/quorumtest": with("internal/redistest", "internal/script", "internal/quorum/nodescript"),
-	"internal/locktest":          with(".", "internal/redistest", "internal/inside", "internal/backend", "internal/line", "internal/quorum/quorumtest", "internal/script"),
+	"internal/locktest":          with(".", "internal/redistest", "internal/inside", "internal/backend", "internal/line", "internal/quorum/quorumtest", "internal/script", "internal/short"),
 	"internal/sim":               with("internal/redistest"),
 	"internal/doctest":           nil,
 	"guarantees":                 nil,

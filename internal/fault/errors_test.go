@@ -136,7 +136,7 @@ func TestEveryErrorIsWhatItSaysAndNothingElse(t *testing.T) {
 		fault.Next(1, redistest.Cmd("evalsha")).Fail(trouble)
 		check(x.Renew(ctx), fmt.Sprintf(`renew "k": %v`, trouble))
 		require.NoError(t, x.Err())
-		fault.Next(1, redistest.Cmd("evalsha")).Fail(trouble)
+		fault.Next(2, redistest.Cmd("evalsha")).Fail(trouble)
 		check(x.Release(ctx), fmt.Sprintf(`release "k": the key may live until its ttl has passed: %v`, trouble))
 
 		// No answer within the bound, which is nobody's deadline.

@@ -88,6 +88,7 @@ func TestNoScriptRunWorksOffALongLineOnARealServer(t *testing.T) {
 		pipe.ZAdd(ctx, names["Q"], redis.Z{Score: float64(i), Member: i})
 		pipe.HSet(ctx, names["G"], i, 1)
 	}
+	pipe.Append(ctx, names["F"], "+") // as who joins the line does
 	pipe.PExpire(ctx, names["Q"], time.Minute)
 	pipe.PExpire(ctx, names["G"], time.Minute)
 	_, err = pipe.Exec(ctx)

@@ -4,10 +4,12 @@ import (
 	"context"
 	"encoding"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/go-leasehold/leasehold"
+	"github.com/go-leasehold/leasehold/internal/short"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 )
@@ -72,7 +74,7 @@ func (s *Paper) Run(cmds []redis.Cmder) error {
 	s.Mu.Lock()
 	down, pause := s.Down, s.Latency
 	for _, cmd := range cmds {
-		if s.Slow != "" && cmd.Args()[3] == s.Slow {
+		if s.Slow != "" && slices.Contains(cmd.Args(), any(s.Slow)) {
 			pause = 1200 * time.Millisecond
 		}
 	}
@@ -100,11 +102,21 @@ func (s *Paper) Run(cmds []redis.Cmder) error {
 				_, _ = token.MarshalBinary()
 			}
 		}
-		if cmd.Args()[1] == RenewScript.Hash {
-			s.Renewals = append(s.Renewals, RenewalAt{cmd.Args()[3].(string), time.Now()})
+		name, keys := cmd.Args()[1], cmd.Args()[3:3+cmd.Args()[2].(int)]
+		if name == RenewScript.Hash || name == short.Renew.Many.Hash {
+			for _, key := range keys {
+				s.Renewals = append(s.Renewals, RenewalAt{key.(string), time.Now()})
+			}
 			reply = 0
 		}
-		cmd.(*redis.Cmd).SetVal(reply)
+		switch name {
+		case short.Acquire.Many.Hash, short.Release.Many.Hash:
+			cmd.(*redis.Cmd).SetVal(slices.Repeat([]any{reply}, len(keys)/2))
+		case short.Renew.Many.Hash:
+			cmd.(*redis.Cmd).SetVal(slices.Repeat([]any{reply}, len(keys)))
+		default:
+			cmd.(*redis.Cmd).SetVal(reply)
+		}
 	}
 	return nil
 }

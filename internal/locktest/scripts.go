@@ -13,6 +13,7 @@ import (
 	"github.com/go-leasehold/leasehold/internal/rediskey"
 	"github.com/go-leasehold/leasehold/internal/redistest"
 	"github.com/go-leasehold/leasehold/internal/script"
+	"github.com/go-leasehold/leasehold/internal/short"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -340,3 +341,19 @@ var (
 	ReleaseScript = inside.Scripts.Release
 	InspectScript = inside.Scripts.Inspect
 )
+
+// ShortScripts are the short forms of each script.
+var ShortScripts = map[*script.Script][]*script.Script{
+	AcquireScript: {short.Acquire.One, short.Acquire.Many},
+	RenewScript:   {short.Renew.Many},
+	ReleaseScript: {short.Release.One, short.Release.Many},
+}
+
+// Scripts are all scripts of a single Redis.
+func Scripts() []*script.Script {
+	all := []*script.Script{AcquireScript, AdoptScript, RenewScript, ReleaseScript, InspectScript}
+	for _, forms := range ShortScripts {
+		all = append(all, forms...)
+	}
+	return all
+}

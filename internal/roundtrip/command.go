@@ -27,6 +27,7 @@ import (
 // tenant's prefix before the keys: it must find every key, and find none twice.
 type Command struct {
 	script *script.Script
+	short  *Short // the form in which it is sent; nil: whole
 	values values
 	key    string
 	px     digits
@@ -35,7 +36,7 @@ type Command struct {
 	first  [maxArgs]any // those of the first command
 	n      int          // of args
 	given  bool         // first was given away
-	taught bool         // the server does not know the script: it is sent as a whole
+	taught bool         // the server does not know the script: its text is sent
 	buf    [128]byte
 
 	with  atomic.Pointer[sender]
@@ -140,13 +141,22 @@ func (c *Command) Add(args ...any) { c.n = len(append(c.args[:c.n], args...)) }
 
 // command makes the command to be sent, with arguments that a hook may change and keep.
 func (c *Command) command(ctx context.Context) *redis.Cmd {
-	args := c.first[:c.n:c.n]
+	args := c.first[:0]
 	if c.given {
-		args = make([]any, c.n)
+		args = make([]any, 0, c.n)
 	}
 	c.given = true
-	copy(args, c.args[:c.n])
-	cmd := redis.NewCmd(ctx, args...)
+	sc := c.script
+	if c.short != nil {
+		sc = c.short.One
+		args = c.short.arguments(args, sc, c)
+	} else {
+		args = append(args, c.args[:c.n]...)
+	}
+	if c.taught {
+		args[0], args[1] = "eval", sc.Src
+	}
+	cmd := redis.NewCmd(ctx, slices.Clip(args)...)
 	cmd.SetFirstKeyPos(firstKey)
 	return cmd
 }
@@ -154,22 +164,17 @@ func (c *Command) command(ctx context.Context) *redis.Cmd {
 // firstKey is where the keys begin in the arguments of a command.
 const firstKey = 3
 
-// unknownScript turns the command into an EVAL if the server does not know the script: after a
-// restart, a failover, SCRIPT FLUSH, or at the first call ever. Not SCRIPT LOAD, which would be a
-// further round trip and would have to reach the right node.
-func (c *Command) unknownScript(cmd *redis.Cmd) bool {
-	if cmd.Err() == nil || !redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") || c.taught {
-		return false
-	}
-	if c.Writes() == 1 {
-		// That write has certainly done nothing. Of several, an earlier one may have met a server
-		// that knew the script.
-		c.token.writes.Store(0)
-	}
+// teach turns the command into an EVAL, since the server does not know the script: after a restart,
+// a failover, SCRIPT FLUSH, or at the first call ever. Not SCRIPT LOAD, which would be a further
+// round trip and would have to reach the right node.
+func (c *Command) teach() {
 	c.taught = true
-	c.args[0], c.args[1] = "eval", c.script.Src
-	return true
+	c.unwrite()
 }
+
+// unwrite takes back the count of the last write, which has certainly done nothing. Of several
+// writes, an earlier one may have done it.
+func (c *Command) unwrite() { c.token.writes.CompareAndSwap(1, 0) }
 
 // Withdraw takes back a command that has not been sent, and reports whether it could.
 func (c *Command) Withdraw() bool {

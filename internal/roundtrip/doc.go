@@ -11,10 +11,14 @@
 //	queued    Do, Send, Queue               in the queue of the sender of its key's server
 //	withdrawn Withdraw, or its caller left  it was never written: done nothing, for certain
 //	under way a trip has dequeued it        it may be written, also more than once
-//	repeated  the server lacks its script   the same trip sends it once more, as a whole
+//	repeated  the server lacks its script   the same trip sends it once more, with the script's text
+//	whole     its short form did nothing    the same trip sends the command itself
 //	answered  finish                        reply and err are set; wait.done or Then is told
 //	given up  its caller left meanwhile     the trip goes on; the caller is told how often it
 //	                                        may have been written, and has to see to the rest
+//
+// A command may have a short form, which does the ordinary case for less; short.go has it. Commands
+// of one round trip whose short forms are of one kind share a single run of a script, on one server.
 //
 // # The life of a round trip
 //

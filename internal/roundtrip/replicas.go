@@ -44,7 +44,7 @@ func sendReplicated(client redis.Cmdable, c *Command, want Ack) (reply any, err 
 	ctx := context.Background()
 	var cmd *redis.Cmd
 	var acks *redis.IntCmd
-	for again := true; again; again = c.unknownScript(cmd) {
+	for again := true; again; again = c.again(cmd) {
 		// A pipeline is one write on one connection, so WAIT asks about the acquire before it.
 		pipe := client.Pipeline()
 		cmd = c.command(ctx)

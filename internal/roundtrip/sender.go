@@ -3,6 +3,7 @@ package roundtrip
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-leasehold/leasehold/internal/fault"
@@ -57,9 +58,10 @@ type sender struct {
 	client   redis.UniversalClient
 	topology *Topology
 	way      *way
-	used     time.Time // of a node's sender: when it was last asked for, guarded by Client.mu
-	run      func()    // s.trips, bound once: a go statement with it allocates nothing
-	waits    sync.Pool // of *wait; not global, since a test's bubble may own its channels
+	used     time.Time   // of a node's sender: when it was last asked for, guarded by Client.mu
+	apart    atomic.Bool // the server has refused a run of a script for several keys
+	run      func()      // s.trips, bound once: a go statement with it allocates nothing
+	waits    sync.Pool   // of *wait; not global, since a test's bubble may own its channels
 
 	mu         sync.Mutex // guards what follows
 	queue      []*Command // ready to be sent

@@ -24,14 +24,16 @@ func (s *shared) Value(key any) any {
 }
 
 // share returns the context in which those commands are sent together: that of the caller if there
-// is one command. The list is a copy, since a hook may keep it, and a trip uses its batch again.
-func share(batch []*Command) context.Context {
-	if len(batch) == 1 {
-		return &batch[0].values
+// is one command. The list is one of its own, since a hook may keep it.
+func share(posts []post) context.Context {
+	if len(posts) == 1 && len(posts[0].of) == 1 {
+		return &posts[0].of[0].values
 	}
-	s := &shared{context.Background(), make([]context.Context, len(batch))}
-	for i, c := range batch {
-		s.callers[i] = &c.values
+	s := &shared{Context: context.Background()}
+	for _, p := range posts {
+		for _, c := range p.of {
+			s.callers = append(s.callers, &c.values)
+		}
 	}
 	return s
 }

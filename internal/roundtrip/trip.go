@@ -151,12 +151,13 @@ func (s *sender) exchange(batch []*Command, suspicious bool) {
 	}
 }
 
-// sendOne is a round trip for one command, and a second one if the server had forgotten its script.
-// It returns the command that was answered.
+// sendOne is a round trip for one command, and a second one if it has to be sent again. It returns
+// the command that was answered.
 func (s *sender) sendOne(c *Command) (cmd *redis.Cmd) {
 	defer recovered(c)
+	c.alone()
 	ctx := &c.values
-	for again := true; again; again = c.unknownScript(cmd) {
+	for again := true; again; again = c.again(cmd) {
 		cmd = c.command(ctx)
 		_ = s.client.Process(ctx, cmd)
 	}
@@ -164,29 +165,21 @@ func (s *sender) sendOne(c *Command) (cmd *redis.Cmd) {
 	return cmd
 }
 
-// sendAll is a round trip for several commands, and a second one for those whose script the server
-// had forgotten.
+// sendAll is a round trip for several commands, and further ones for those that have to be sent
+// again.
 func (s *sender) sendAll(batch []*Command) {
 	defer recovered(batch...)
-	for len(batch) > 0 {
-		pipe, ctx := s.client.Pipeline(), share(batch)
-		cmds := make([]*redis.Cmd, len(batch))
-		for i, c := range batch {
-			cmds[i] = c.command(ctx)
-			_ = pipe.Process(ctx, cmds[i])
+	for posts := s.posts(batch); len(posts) > 0; {
+		pipe, ctx := s.client.Pipeline(), share(posts)
+		for i := range posts {
+			posts[i].cmd = posts[i].command(ctx)
+			_ = pipe.Process(ctx, posts[i].cmd)
 		}
 		_, err := pipe.Exec(ctx)
-		var again []*Command
-		for i, c := range batch {
-			if c.unknownScript(cmds[i]) {
-				again = append(again, c)
-				continue
-			}
-			c.reply, c.err = cmds[i].Val(), cmds[i].Err()
-			if c.reply == nil && c.err == nil {
-				c.err = err // a hook of the client answered for it
-			}
+		var again []post
+		for _, p := range posts {
+			again = s.heard(p, err, again)
 		}
-		batch = again
+		posts = again
 	}
 }

@@ -92,6 +92,36 @@ var scriptMutants = []struct {
 		"an acquire takes the flag away though there are tombstones or a line",
 		"fence(now, found == 0 and '' or '+')", "fence(now, '')", func(w *simWeather) { w.cancels = 0.8 },
 	}, {
+		"a short acquire does not ask the counter",
+		"  if n and n < now and n >= now - now % 3600000000 and now < 9007199254740992 then", "  if true then", nil,
+	}, {
+		"a short acquire does not put the counter back",
+		"    redis.call('SET', KEYS[2], last, 'KEEPTTL')\n", "", nil,
+	}, {
+		"a short release does not ask the counter",
+		"if is[1] == ARGV[1] and tonumber(is[2]) then", "if is[1] == ARGV[1] then", nil,
+	}, {
+		"a short release takes the lock from whoever has it",
+		"if is[1] == ARGV[1] and tonumber(is[2]) then", "if is[1] and tonumber(is[2]) then", expiring,
+	}, {
+		"one run for many acquires does not ask the counters",
+		"  if f and f < now and f >= hour and now < 9007199254740992 and ARGV[i] ~= '' then", "  if true then", func(w *simWeather) { sharing(w); w.keys, w.slow = 40, 300*time.Microsecond },
+	}, {
+		"one run for many acquires takes locks that are held",
+		"redis.pcall('SET', KEYS[i], ARGV[i], 'NX', 'PX', ARGV[n + i])", "redis.pcall('SET', KEYS[i], ARGV[i], 'PX', ARGV[n + i])", func(w *simWeather) { sharing(w); w.keys, w.slow = 40, 300*time.Microsecond },
+	}, {
+		"one run for many releases does not ask the counters",
+		"  if is[i] == ARGV[i] and tonumber(is[n + i]) then", "  if is[i] == ARGV[i] then", sharing,
+	}, {
+		"one run for many renewals does not ask whose the locks are",
+		"  if is[i] == ARGV[i] then", "  if is[i] then",
+		func(w *simWeather) {
+			sharing(w)
+			w.ttls = []time.Duration{20 * time.Millisecond}
+			w.hold = 100 * time.Millisecond
+			w.renews = 1
+		},
+	}, {
 		"an adoption leaves the former token no tombstone",
 		"  bury(FORMER, math.floor(now / 1000))\n", "", passing,
 	}, {
@@ -168,7 +198,7 @@ func replace(t *testing.T, old, new string) (back func()) {
 
 // scriptsWith returns the scripts in which that text stands.
 func scriptsWith(text string) (with []*script.Script) {
-	for _, sc := range []*script.Script{locktest.AcquireScript, locktest.AdoptScript, locktest.ReleaseScript, locktest.RenewScript} {
+	for _, sc := range locktest.Scripts() {
 		if strings.Contains(sc.Src, text) {
 			with = append(with, sc)
 		}
@@ -187,7 +217,7 @@ var clientMutants = []struct {
 	{"no poll at the expiry", placeFile, "!ans.Forever && expiry < pause {", "false && expiry < pause {"},
 	{"who gives up does not say so", waitFile, "l.cancel(w, err, leave)", "leave()"},
 	{"a lease counts from the answer", placeFile, "return p.grant(begun, 0,", "return p.grant(p.l.clock.Now(), 0,"},
-	{"a renewal counts from the answer", "../../renewal.go", "		le.prolong(begun)\n", "		le.prolong(le.l.clock.Now())\n"},
+	{"a renewal counts from the answer", "../../renewal.go", "	le.extend(begun)\n	le.noteWaiters", "	le.extend(le.l.clock.Now())\n	le.noteWaiters"},
 	{"a renewal revives a lease that was over", "../../renewal.go", "	if over := le.checkAt(now); over != nil {\n		return over\n	}\n	if err == nil && waiters < 0", "	if err == nil && waiters < 0"},
 	{"a lease won by message is not confirmed", "../../lease.go", "		le.schedule.Hasten(le.deadline.Add(-g.Life / 3))\n", ""},
 	{"the gate lets the last one in first", gateFile, "at.queue.Remove(at.queue.Front())", "at.queue.Remove(at.queue.Back())"},

@@ -217,11 +217,14 @@ func (r *simReferee) after(h *simHost, args []string, reply []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.events = append(r.events, simEvent{at: time.Since(r.start), host: h, args: args, reply: reply})
-	key, by, mode := scriptCall(args)
-	if by != "" {
-		r.token(by).host = h
+	calls := scriptCalls(args)
+	for _, c := range calls {
+		if c.by != "" {
+			r.token(c.by).host = h
+		}
 	}
 	for _, l := range r.locks {
+		key, by, mode := callAbout(l, calls)
 		old := *l
 		r.read(l)
 		switch {
@@ -267,13 +270,31 @@ func (r *simReferee) after(h *simHost, args []string, reply []byte) {
 			time.AfterFunc(l.ttl, r.tick) // whoever trusts it longer than it lasts is caught
 		}
 	}
-	if says := strings.Fields(showRESP(reply)); len(says) == 6 && says[0] == "WAITING" {
+	says := strings.Fields(showRESP(reply))
+	if len(says) == 6 && says[0] == "WAITING" {
 		ms, _ := strconv.Atoi(says[2])
-		r.token(by).expects = time.Now().Add(time.Duration(ms) * time.Millisecond)
+		r.token(calls[0].by).expects = time.Now().Add(time.Duration(ms) * time.Millisecond)
 	}
-	if mode == "release" || mode == "cancel" {
-		r.token(by).over = !strings.HasPrefix(string(reply), "-")
+	for i, c := range calls {
+		if c.mode != "release" && c.mode != "cancel" {
+			continue
+		}
+		t, did := r.token(c.by), i < len(says) && says[i] != "0" // "0": a short script left it to the full one
+		t.over = did && !strings.HasPrefix(string(reply), "-") || !did && t.over
 	}
+}
+
+// callAbout is the call of a command that is about that lock; if there is none, the first, which has no business with it.
+func callAbout(l *simLock, calls []simCall) (key, by, mode string) {
+	for _, c := range calls {
+		if c.key == l.key {
+			return c.key, c.by, c.mode
+		}
+	}
+	if calls == nil {
+		return "", "", ""
+	}
+	return calls[0].key, calls[0].by, calls[0].mode
 }
 
 // tick looks at all locks between two commands.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-leasehold/leasehold/internal/locktest"
+	"github.com/go-leasehold/leasehold/internal/script"
 )
 
 // simEvent is a line of the trace.
@@ -77,8 +78,12 @@ func (r *simReferee) name(token string) string {
 
 // names shortens a command or a reply.
 func (r *simReferee) names(words []string) string {
-	if key, token, mode := scriptCall(words); key != "" {
-		return fmt.Sprint(words[0][4:], " ", cmp.Or(mode, "renew"), " ", key, " ", r.name(token))
+	if calls := scriptCalls(words); calls != nil {
+		text := words[0][4:]
+		for _, c := range calls {
+			text += fmt.Sprint(" ", cmp.Or(c.mode, "renew"), " ", c.key, " ", r.name(c.by))
+		}
+		return text
 	}
 	words = slices.Clone(words)
 	for i, w := range words {
@@ -89,22 +94,45 @@ func (r *simReferee) names(words []string) string {
 	return strings.Join(words, " ")
 }
 
-// scriptCall reads the key, the token and the mode out of a run of one of the scripts.
-func scriptCall(args []string) (key, token, mode string) {
+// simCall is what a run of a script is for one lock.
+type simCall struct{ key, by, mode string }
+
+// scriptCalls reads the locks, the tokens and the modes out of a run of one of the scripts, of which the short ones may be for
+// several locks; nil if it is none. The mode of a renewal is "".
+func scriptCalls(args []string) (calls []simCall) {
 	if len(args) < 5 || !strings.HasPrefix(strings.ToLower(args[0]), "eval") {
-		return "", "", ""
+		return nil
+	}
+	n, _ := strconv.Atoi(args[2])
+	keys, argv := args[3:3+n], args[3+n:]
+	mode := ""
+	for full, forms := range locktest.ShortScripts {
+		for i, sc := range forms {
+			if sc == nil || args[1] != sc.Hash && args[1] != sc.Src {
+				continue
+			}
+			mode = map[*script.Script]string{locktest.AcquireScript: "short", locktest.ReleaseScript: "release"}[full]
+			locks := 1
+			if isMany := i == len(forms)-1; isMany && full == locktest.RenewScript {
+				locks = n
+			} else if isMany {
+				locks = n / 2
+			}
+			for j := range locks {
+				calls = append(calls, simCall{keys[j], argv[j], mode})
+			}
+			return calls
+		}
 	}
 	if isAdoption(args) {
 		mode = "adopt"
 	}
-	n, _ := strconv.Atoi(args[2])
-	args = args[3:]
-	for _, arg := range args[n+1:] {
+	for _, arg := range argv[1:] {
 		if slices.Contains([]string{"try", "join", "poll", "release", "told", "cancel", "force"}, arg) {
 			mode = arg
 		}
 	}
-	return args[0], args[n], mode
+	return []simCall{{keys[0], argv[0], mode}}
 }
 
 // formerOf is the former token in a run of adopt.lua.

@@ -118,7 +118,7 @@ func drawWeather(rng *rand.Rand) simWeather {
 }
 
 // storms are weathers in which what is rare elsewhere happens often.
-var storms = []func(*simWeather){expiring, dying, crowding, stalling, deafening, stuttering, lagging, lingering, suspending}
+var storms = []func(*simWeather){expiring, dying, crowding, stalling, deafening, stuttering, lagging, lingering, suspending, sharing}
 
 // expiring: leases are over before they are released.
 func expiring(w *simWeather) {
@@ -131,6 +131,13 @@ func dying(w *simWeather) {
 	w.lockers, w.each, w.troubles, w.between = 8, 1, []string{"massacre"}, time.Second
 	w.think, w.hold, w.cancels, w.tries = time.Millisecond, 400*time.Millisecond, 0, 0
 	w.ttls = []time.Duration{time.Second}
+}
+
+// sharing: many locks, so that the commands of one host share runs of the short scripts.
+func sharing(w *simWeather) {
+	w.lockers, w.each, w.keys, w.slow = 2, 16, 10, 3*time.Millisecond
+	w.think, w.hold, w.tries = time.Millisecond, time.Millisecond, 0.3
+	w.ttls, w.lasting = []time.Duration{300 * time.Millisecond, time.Second}, 5*time.Second
 }
 
 // crowding: the same, and one run of a script does not clear them away.

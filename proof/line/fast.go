@@ -1,6 +1,6 @@
 package line
 
-// A protocol to come: the scripts do not have it yet. Its runs set the model's flag.
+// The short scripts (internal/short), and the flag of the fencing counter on which they rely. Their runs set the model's flag.
 //
 // The fencing counter is digits, or digits and a flag. Invariant I: digits alone prove that there is neither line nor
 // tombstone. Whatever makes a place or a tombstone sets the flag in the same script; a hand-over keeps it; an acquire that

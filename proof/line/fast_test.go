@@ -6,7 +6,7 @@ import (
 	"github.com/go-leasehold/leasehold/proof/explore"
 )
 
-// The protocol to come, with full and fast scripts side by side: a client may send either at any time. Fast scripts are for
+// Full and short scripts side by side: a client may send either at any time. Fast scripts are for
 // a lone caller, so whoever asks for more is covered. What has to be shown, and where:
 //
 //	no two hold the lock                            every run: S1
