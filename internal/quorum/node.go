@@ -27,7 +27,7 @@ type node struct {
 	// calls is how many calls wait behind a release or are under way.
 	calls int
 	// queues has the keys that tokens of this process are about to give back.
-	queues map[string]*keyQueue
+	queues map[string]keyQueue
 	// runs has the run in which the server was met last, by the part of the node that was asked: a node that is one server has one
 	// part, and a cluster one for each slot.
 	runs     map[int]serverRun
@@ -62,7 +62,7 @@ type replyFunc func(writes int, sentAt time.Time, raw any, err error)
 func newNode(q *Quorum, i int, client redis.UniversalClient) *node {
 	return &node{
 		Client: roundtrip.NewClient(client), q: q, i: i,
-		queues: map[string]*keyQueue{}, runs: map[int]serverRun{},
+		queues: map[string]keyQueue{}, runs: map[int]serverRun{},
 	}
 }
 
@@ -79,8 +79,9 @@ func (n *node) sendBehindReleases(key string, c *roundtrip.Command, then replyFu
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	call := n.prepare(c, then)
-	if queue := n.queues[key]; queue != nil {
+	if queue, held := n.queues[key]; held {
 		queue.waiting = append(queue.waiting, call)
+		n.queues[key] = queue
 		return
 	}
 	n.post(call)
@@ -111,11 +112,8 @@ func (n *node) holdBack(key string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	queue := n.queues[key]
-	if queue == nil {
-		queue = &keyQueue{}
-		n.queues[key] = queue
-	}
 	queue.tokens++
+	n.queues[key] = queue
 }
 
 // letGo sends the acquires of the key that wait, in the order in which they came, if no other token is about to give the key back.
@@ -124,6 +122,7 @@ func (n *node) letGo(key string) {
 	defer n.mu.Unlock()
 	queue := n.queues[key]
 	if queue.tokens--; queue.tokens > 0 {
+		n.queues[key] = queue
 		return
 	}
 	delete(n.queues, key)
@@ -136,13 +135,12 @@ func (n *node) letGo(key string) {
 func (n *node) withdraw(key string, c *roundtrip.Command) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	queue, at := n.queues[key], -1
-	if queue != nil {
-		at = slices.IndexFunc(queue.waiting, func(call pendingCall) bool { return call.Command == c })
-	}
+	queue := n.queues[key]
+	at := slices.IndexFunc(queue.waiting, func(call pendingCall) bool { return call.Command == c })
 	switch {
 	case at >= 0: // it waits behind a release
 		queue.waiting = slices.Delete(queue.waiting, at, at+1)
+		n.queues[key] = queue
 	case !c.Withdraw():
 		return false
 	}

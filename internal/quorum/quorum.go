@@ -65,7 +65,6 @@ import (
 	"github.com/go-leasehold/leasehold/internal/fault"
 	"github.com/go-leasehold/leasehold/internal/quorum/nodescript"
 	"github.com/go-leasehold/leasehold/internal/quorum/proposal"
-	"github.com/go-leasehold/leasehold/internal/rediskey"
 	"github.com/go-leasehold/leasehold/internal/roundtrip"
 	"github.com/go-leasehold/leasehold/internal/script"
 	"github.com/redis/go-redis/v9"
@@ -96,6 +95,8 @@ type Quorum struct {
 	nodes    []*node
 	config   Config
 	proposer *proposal.Proposer
+	// quarantine is that of config as an argument of the scripts: in ms, an int64.
+	quarantine any
 	// sameServer is set once two nodes were found to be one server. Every call then fails with it.
 	sameServer atomic.Pointer[sameServerError]
 	// closed is set at the end of Close. No release is sent any more.
@@ -108,7 +109,7 @@ func New(clients []redis.UniversalClient, config Config) (*Quorum, error) {
 	if config.NodeError == nil {
 		config.NodeError = func(i int, err error) error { return fmt.Errorf("node %d: %w", i, err) }
 	}
-	q := &Quorum{config: config, proposer: proposal.New(len(clients))}
+	q := &Quorum{config: config, proposer: proposal.New(len(clients)), quarantine: millis(config.Quarantine)}
 	for i, client := range clients {
 		q.nodes = append(q.nodes, newNode(q, i, client))
 	}
@@ -162,9 +163,9 @@ func (q *Quorum) Check(r backend.Request, ttl time.Duration) error {
 	return nil
 }
 
-// quarantineMillis is the quarantine as the scripts want it, rounded up: a node must not vote a moment too early.
-func (q *Quorum) quarantineMillis() int64 {
-	return int64((q.config.Quarantine + time.Millisecond - 1) / time.Millisecond)
+// millis is a quarantine in ms, rounded up: a node must not vote a moment too early.
+func millis(quarantine time.Duration) int64 {
+	return int64((quarantine + time.Millisecond - 1) / time.Millisecond)
 }
 
 // IsUnknown reports whether a majority was never connected. An acquire then waits for roundtrip.FirstBound, by when go-redis has
@@ -193,7 +194,7 @@ func (q *Quorum) ready(ctx context.Context) error {
 // Tenure begins the life of a token. It sends nothing.
 func (q *Quorum) Tenure(r backend.Request) backend.Tenure {
 	return &tenure{
-		q: q, r: r, keys: rediskey.Lock(q.config.Prefix, r.Key),
+		q: q, r: r, keys: nodescript.KeysOf(q.config.Prefix, r.Key),
 		decided: make(chan struct{}), votes: make([]vote, len(q.nodes)),
 	}
 }
@@ -256,7 +257,7 @@ func (q *Quorum) survey(ctx context.Context, sc *script.Script, key string, boun
 	bound = min(bound, Patience)
 	outcomes := make(chan outcome, len(q.nodes))
 	open := map[int]*roundtrip.Command{}
-	keys := rediskey.Lock(q.config.Prefix, key)
+	keys := nodescript.KeysOf(q.config.Prefix, key)
 	for i, n := range q.nodes {
 		open[i] = nodescript.Command(ctx, sc, &keys, "", 0, args...)
 		n.send(open[i], func(_ int, _ time.Time, reply any, err error) { outcomes <- outcome{i, reply, err} })

@@ -227,7 +227,7 @@ func (t *tenure) refill(i int) {
 	}
 	n := t.q.nodes[i]
 	v.release = nodeRelease{}
-	v.creating, v.unsure = t.command(context.Background(), nodescript.Refill, t.fence, t.q.quarantineMillis()), true
+	v.creating, v.unsure = t.command(context.Background(), nodescript.Refill, t.fence, t.q.quarantine), true
 	n.send(v.creating, func(_ int, sentAt time.Time, raw any, err error) {
 		r, quarantine, err := n.read(t.r.Key, sentAt, raw, err)
 		t.mu.Lock()

@@ -9,7 +9,6 @@ import (
 	"github.com/go-leasehold/leasehold/internal/clock"
 	"github.com/go-leasehold/leasehold/internal/fault"
 	"github.com/go-leasehold/leasehold/internal/quorum/nodescript"
-	"github.com/go-leasehold/leasehold/internal/rediskey"
 	"github.com/go-leasehold/leasehold/internal/roundtrip"
 	"github.com/go-leasehold/leasehold/internal/script"
 )
@@ -22,7 +21,7 @@ import (
 type tenure struct {
 	q    *Quorum
 	r    backend.Request
-	keys rediskey.Keys
+	keys nodescript.Keys
 	// decided is closed by decide, once the attempt has a result.
 	decided chan struct{}
 
@@ -162,10 +161,7 @@ func (t *tenure) Acquire(ctx context.Context, _ backend.Mode, bound time.Duratio
 func (t *tenure) ask(ctx context.Context) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	args := append(make([]any, 0, 3), t.q.proposer.Propose(t.r.Key), t.q.quarantineMillis())
-	if t.r.Former != "" {
-		args = append(args, roundtrip.Secret(t.r.Former))
-	}
+	var proposal any = t.q.proposer.Propose(t.r.Key)
 	t.askedAt = time.Now()
 	for i, n := range t.q.nodes {
 		v := &t.votes[i]
@@ -173,7 +169,10 @@ func (t *tenure) ask(ctx context.Context) {
 			v.against = errCrowded
 			continue
 		}
-		v.creating = t.command(ctx, nodescript.Acquire, args...)
+		v.creating = t.command(ctx, nodescript.Acquire, proposal, t.q.quarantine)
+		if t.r.Former != "" {
+			v.creating.Add(roundtrip.Secret(t.r.Former))
+		}
 		n.sendBehindReleases(t.r.Key, v.creating, func(writes int, sentAt time.Time, raw any, err error) {
 			t.onAcquireReply(i, writes, sentAt, raw, err)
 		})

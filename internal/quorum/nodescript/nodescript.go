@@ -23,9 +23,19 @@ var (
 	Inspect = script.Load(files, "inspect.lua", nil)
 )
 
+// Keys are those that the scripts declare: the lock, and its fencing counter. They are made once for a lease, since each costs an
+// allocation.
+type Keys [2]any
+
+// KeysOf returns the keys of the lock at that key.
+func KeysOf(prefix, key string) Keys {
+	var buf [128]byte
+	return Keys{key, string(rediskey.Derive(buf[:0], prefix, rediskey.Counter, key))}
+}
+
 // Command prepares the run of a script on the keys of a lock: with the token, the milliseconds, and then args.
-func Command(ctx context.Context, sc *script.Script, keys *rediskey.Keys, token string, px int64, args ...any) *roundtrip.Command {
-	c := roundtrip.New(ctx, sc, token, px, keys[0], keys[rediskey.CounterAt])
+func Command(ctx context.Context, sc *script.Script, keys *Keys, token string, px int64, args ...any) *roundtrip.Command {
+	c := roundtrip.New(ctx, sc, token, px, keys[:]...)
 	c.AddToken()
 	c.AddMillis()
 	c.Add(args...)

@@ -36,10 +36,9 @@ func Read(raw any, err error) (Reply, error) {
 	if err != nil {
 		return none, err
 	}
-	bad := fmt.Errorf("%w: %v to a quorum's script", fault.ErrReply, raw)
 	list, ok := raw.([]any)
 	if !ok || len(list) == 0 {
-		return none, bad
+		return none, badReply(raw)
 	}
 	var n [5]int64
 	var r Reply
@@ -50,7 +49,7 @@ func Read(raw any, err error) (Reply, error) {
 			n[i], ok = x.(int64)
 		}
 		if !ok {
-			return none, bad
+			return none, badReply(raw)
 		}
 	}
 	r.Kind, r.Now = n[0], n[2]
@@ -63,10 +62,12 @@ func Read(raw any, err error) (Reply, error) {
 	case r.Kind == Barred && (len(list) == 1 || len(list) == 4):
 		r.Left = time.Duration(n[1]) * time.Millisecond
 	default:
-		return none, bad
+		return none, badReply(raw)
 	}
 	return r, nil
 }
+
+func badReply(raw any) error { return fmt.Errorf("%w: %v to a quorum's script", fault.ErrReply, raw) }
 
 // Refusals counts what nodes say of a token that does not hold the key there. A key of another type counts as another token's.
 type Refusals struct {
