@@ -66,7 +66,6 @@ import (
 	"github.com/go-leasehold/leasehold/internal/quorum/nodescript"
 	"github.com/go-leasehold/leasehold/internal/quorum/proposal"
 	"github.com/go-leasehold/leasehold/internal/roundtrip"
-	"github.com/go-leasehold/leasehold/internal/script"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -205,7 +204,9 @@ func (q *Quorum) Inspect(ctx context.Context, key string, bound time.Duration) (
 	if err := q.ready(ctx); err != nil {
 		return backend.View{}, err
 	}
-	replies, errs := q.survey(ctx, nodescript.Inspect, key, bound)
+	replies, errs := q.survey(ctx, key, bound, func(keys *nodescript.Keys) *roundtrip.Command {
+		return nodescript.Command(ctx, nodescript.Inspect, keys, "", 0)
+	})
 	if len(replies) < q.majority() {
 		return backend.View{}, q.shortOf(len(replies), errs)
 	}
@@ -231,7 +232,9 @@ func (q *Quorum) Force(ctx context.Context, key string, bound time.Duration) (st
 	if err := q.ready(ctx); err != nil {
 		return "", err
 	}
-	replies, errs := q.survey(ctx, nodescript.Release, key, bound, "force")
+	replies, errs := q.survey(ctx, key, bound, func(keys *nodescript.Keys) *roundtrip.Command {
+		return nodescript.ReleaseCommand(ctx, keys, "", "force")
+	})
 	if len(replies) < q.majority() {
 		return "", q.shortOf(len(replies), errs)
 	}
@@ -245,10 +248,11 @@ func (q *Quorum) Force(ctx context.Context, key string, bound time.Duration) (st
 	return "", nil
 }
 
-// survey sends a script to every node and waits until all have replied or failed, or until ctx or bound ends. It returns the replies
+// survey sends a command to every node and waits until all have replied or failed, or until ctx or bound ends. It returns the replies
 // by node, and the errors of the others. What has not been sent by then is withdrawn. What is under way is not, so Force may still
 // take effect on a node whose error it returns.
-func (q *Quorum) survey(ctx context.Context, sc *script.Script, key string, bound time.Duration, args ...any) (map[int]any, []error) {
+func (q *Quorum) survey(ctx context.Context, key string, bound time.Duration,
+	command func(keys *nodescript.Keys) *roundtrip.Command) (map[int]any, []error) {
 	type outcome struct {
 		i     int
 		reply any
@@ -259,7 +263,7 @@ func (q *Quorum) survey(ctx context.Context, sc *script.Script, key string, boun
 	open := map[int]*roundtrip.Command{}
 	keys := nodescript.KeysOf(q.config.Prefix, key)
 	for i, n := range q.nodes {
-		open[i] = nodescript.Command(ctx, sc, &keys, "", 0, args...)
+		open[i] = command(&keys)
 		n.send(open[i], func(_ int, _ time.Time, reply any, err error) { outcomes <- outcome{i, reply, err} })
 	}
 	timer := time.NewTimer(bound)

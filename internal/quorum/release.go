@@ -164,7 +164,7 @@ func (t *tenure) sendRelease(i int, until time.Time) {
 	if t.votes[i].release.back {
 		args = append(args, "back", roundtrip.Secret(t.r.Former))
 	}
-	c := t.command(context.Background(), nodescript.Release, args...)
+	c := nodescript.ReleaseCommand(context.Background(), &t.keys, t.r.Token, args...)
 	t.q.nodes[i].send(c, func(writes int, _ time.Time, raw any, err error) {
 		t.onReleaseReply(i, writes, until, raw, err)
 	})

@@ -33,7 +33,15 @@ func KeysOf(prefix, key string) Keys {
 	return Keys{key, string(rediskey.Derive(buf[:0], prefix, rediskey.Counter, key))}
 }
 
-// Command prepares the run of a script on the keys of a lock: with the token, the milliseconds, and then args.
+// ReleaseCommand prepares the run of Release on the lock: with the token, and then args. It has no use for the counter or a time.
+func ReleaseCommand(ctx context.Context, keys *Keys, token string, args ...any) *roundtrip.Command {
+	c := roundtrip.New(ctx, Release, token, 0, keys[0])
+	c.AddToken()
+	c.Add(args...)
+	return c
+}
+
+// Command prepares the run of any other script on the keys of a lock: with the token, the milliseconds, and then args.
 func Command(ctx context.Context, sc *script.Script, keys *Keys, token string, px int64, args ...any) *roundtrip.Command {
 	c := roundtrip.New(ctx, sc, token, px, keys[:]...)
 	c.AddToken()
