@@ -5,7 +5,8 @@
 // bounds the wait, and [Locker.TryWithLock] does not wait. For a lease that outlives a function there are
 // [Locker.Acquire] and [Locker.TryAcquire], with [WithAutoRenew] or [Lease.Renew] to keep it, and [Lease.Extend] to
 // give it another TTL. [Lease.Detach] and [Locker.Adopt] pass a lease to another process. Make one [Locker] for each
-// Redis and share it.
+// Redis and share it. At the end [Locker.Shutdown] lets the functions finish, and [Locker.Close] ends their
+// contexts.
 //
 // A lease alone does not keep two holders apart. A process can be paused past its deadline, and a request can be
 // delayed in a queue. The holder then writes although the lock has another holder by now, and no lock service can

@@ -316,6 +316,38 @@ func ExampleLocker_Adopt() {
 	// <nil>
 }
 
+// The process is asked to end. What has begun is finished, and nothing begins.
+func ExampleLocker_Shutdown() {
+	ctx := context.Background()
+	client, _, stop := exampleRedis()
+	defer stop()
+	locker := leasehold.New(client)
+
+	if _, err := locker.TryAcquire(ctx, "invoice:8", 10*time.Second, leasehold.WithAutoRenew(true)); err != nil {
+		fmt.Println(err)
+		return
+	}
+	running, done := make(chan struct{}), make(chan error)
+	go func() {
+		done <- locker.WithLock(ctx, "invoice:7", 10*time.Second, func(ctx context.Context, _ *leasehold.Lease) error {
+			close(running)
+			err := locker.WithLock(context.Background(), "invoice:8", 10*time.Second, pay) // waits until the Locker drains
+			fmt.Println("nothing begins:", errors.Is(err, leasehold.ErrClosed))
+			fmt.Println("the work goes on:", ctx.Err())
+			return nil
+		})
+	}()
+	<-running
+	grace, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	err := locker.Shutdown(grace)
+	fmt.Println(<-done, err)
+	// Output:
+	// nothing begins: true
+	// the work goes on: <nil>
+	// <nil> <nil>
+}
+
 func ExampleLocker_Inspect() {
 	ctx := context.Background()
 	client, _, stop := exampleRedis()

@@ -30,8 +30,8 @@ type Locker struct {
 	stats    counters
 	retries  clock.Rarely // of what Retrying tells
 
-	life *inflight.Life // closing when Close begins, and at its end when Close has waited long enough
-	shut *inflight.Once // by Close
+	life *inflight.Life // draining from Shutdown on, closing from Close on, and at its end when Close has waited long enough
+	shut *inflight.Once // by the first of Shutdown and Close
 }
 
 // New returns a Locker on a single Redis, a primary with replicas, a cluster, or a [redis.Ring]. The client stays the
@@ -89,6 +89,9 @@ func (l *Locker) prepare(a *attempt, key string, ttl time.Duration, opts []Optio
 	err := a.o.check(ttl)
 	if err == nil {
 		err = l.backend.Check(a.asks.Request, ttl)
+	}
+	if err == nil && l.life.IsDraining() {
+		err = ErrClosed
 	}
 	if err != nil {
 		return a.fail(err)

@@ -54,10 +54,11 @@ var layers = map[string][]string{
 	"internal/token":    nil,
 
 	// Packages on the public API alone.
-	"election":      {"."},
-	"fencehttp":     {"."},
-	"leaseholdtest": {".", "internal/redistest"},
-	"cmd/leasehold": {"."},
+	"election":        {"."},
+	"examples/worker": {"."},
+	"fencehttp":       {"."},
+	"leaseholdtest":   {".", "internal/redistest"},
+	"cmd/leasehold":   {"."},
 
 	// Packages for tests. Only leaseholdtest may import one of them into a program.
 	"internal/redistest":         nil,

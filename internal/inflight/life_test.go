@@ -51,3 +51,18 @@ func TestARetryEndsWhenItIsDoneOrItsTimeIsOver(t *testing.T) {
 }
 
 func every(d time.Duration) func(int) time.Duration { return func(int) time.Duration { return d } }
+
+func TestALifeDrainsBeforeItCloses(t *testing.T) {
+	l := inflight.NewLife()
+	assert.False(t, l.IsDraining())
+	l.Drain()
+	<-l.Draining()
+	assert.True(t, l.IsDraining())
+	assert.False(t, l.IsClosing())
+	l.Close()
+	assert.True(t, l.IsClosing())
+
+	l = inflight.NewLife()
+	l.Close()
+	assert.True(t, l.IsDraining(), "nothing that closes begins anything")
+}

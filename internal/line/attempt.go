@@ -30,7 +30,7 @@ func (l *Line) Try(ctx context.Context, w *Waiter) (Grant, error) {
 // Adoptions of one token wait for one another, and for the cancellation of one whose outcome is not
 // known. Until the lock is given back to the token, the next would find that the lock is another's.
 func (l *Line) Adopt(ctx context.Context, w *Waiter) (Grant, error) {
-	if _, err := l.gates.enter(ctx, l.life.Closing(), w.Former); err != nil {
+	if _, err := l.gates.enter(ctx, l.life.Draining(), w.Former); err != nil {
 		return Grant{}, err
 	}
 	leave := func() { l.gates.leave(w.Former) }

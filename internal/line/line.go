@@ -60,7 +60,7 @@ type Config struct {
 	Backend backend.Backend
 	Client  *roundtrip.Client // receives messages; nil: the backend has no line
 	Clock   *clock.Clock
-	Life    *inflight.Life // the Locker's: waits end when it closes, and cancellations count as its calls
+	Life    *inflight.Life // the Locker's: waits end when it drains, and cancellations count as its calls
 }
 
 // New makes a Line. It starts nothing and sends nothing.

@@ -50,7 +50,7 @@ func (l *Line) wait(ctx context.Context, w *Waiter) (Grant, error) {
 	if ctx.Err() != nil {
 		return Grant{}, fault.Ended(ctx, nil)
 	}
-	reason, err := l.gates.enter(ctx, l.life.Closing(), w.Key)
+	reason, err := l.gates.enter(ctx, l.life.Draining(), w.Key)
 	if err != nil {
 		return Grant{}, err
 	}
@@ -115,7 +115,7 @@ func (l *Line) pause(ctx context.Context, w *Waiter, d time.Duration, messages <
 	case <-timer.C:
 		return m, false, nil
 	case <-ctx.Done():
-	case <-l.life.Closing():
+	case <-l.life.Draining():
 	}
 	return m, false, l.over(ctx, w, nil)
 }
@@ -147,7 +147,7 @@ func (l *Line) over(ctx context.Context, w *Waiter, last error) error {
 	switch {
 	case ctx.Err() != nil:
 		return fault.Ended(ctx, reason)
-	case l.life.IsClosing():
+	case l.life.IsDraining():
 		return &fault.Wait{Reason: reason, Ended: fault.ErrClosed}
 	}
 	return nil
