@@ -45,6 +45,9 @@ func (c *Client) Redis() redis.UniversalClient { return c.sender.client }
 // how often the command may have been written to a connection.
 func (c *Client) Do(ctx context.Context, cmd *Command, bound time.Duration) (reply any, writes int, _ error) {
 	s := c.to(cmd.key)
+	if s.leads(ctx, cmd, bound) {
+		return cmd.reply, cmd.Writes(), cmd.err
+	}
 	return s.await(ctx, cmd, bound, s.send)
 }
 

@@ -40,6 +40,8 @@ type Command struct {
 	buf    [128]byte
 
 	with  atomic.Pointer[sender]
+	led   led                        // the context, while its caller leads
+	spent time.Duration              // of the bound, by a caller that led in vain
 	wait  *wait                      // where its caller waits; or
 	then  func(reply any, err error) // what is done about the answer, in the goroutine of the round trip
 	reply any
@@ -218,11 +220,16 @@ func (c *Command) learn() {
 	}
 }
 
+// conclude reads the error, and tells the sender what it says of the way to the server.
+func (c *Command) conclude() {
+	c.err = c.read(c.err)
+	c.learn()
+}
+
 // finish delivers the result of the command to its caller. It never blocks: a caller that has left
 // finds nobody to read its channel, which has room for one signal, and a Then must not block.
 func (c *Command) finish() {
-	c.err = c.read(c.err)
-	c.learn()
+	c.conclude()
 	if c.then != nil {
 		c.then(c.reply, c.err)
 		return

@@ -8,6 +8,7 @@
 // # The life of a command
 //
 //	made      New, Add                      its maker has it
+//	led       Do of a lone caller           its caller makes the round trip; answered, or queued
 //	queued    Do, Send, Queue               in the queue of the sender of its key's server
 //	withdrawn Withdraw, or its caller left  it was never written: done nothing, for certain
 //	under way a trip has dequeued it        it may be written, also more than once
@@ -22,7 +23,8 @@
 //
 // # The life of a round trip
 //
-// A goroutine makes one round trip after another while commands are queued; trip.go has it.
+// A goroutine makes one round trip after another while commands are queued; trip.go has it. A caller
+// that leads makes a single one, which counts like the others.
 //
 //	counted      at most freeTrips, and one more each time that the queue stalls, to maxTrips
 //	overdue      it has taken longer than a second: it is written off, and others may take its slot
@@ -34,6 +36,7 @@
 //	            Close waits for them
 //	stall timer its sender's: it runs while commands are queued behind round trips under way,
 //	            ends itself with an empty queue, and is stopped by Close
+//	lead's term of the sender: the timer of its context ends itself, and is stopped by Close
 //	late timer  of a cluster's round trip: the trip stops it; what it has started, go-redis ends
 //	connections go-redis's
 package roundtrip

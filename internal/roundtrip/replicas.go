@@ -73,7 +73,7 @@ func sendReplicated(client redis.Cmdable, c *Command, want Ack) (reply any, err 
 // key has moved meanwhile, the attempt can fail, and cannot take one server's replicas for
 // another's.
 func (s *sender) sendConfirmed(c, renewal *Command, want Ack) {
-	cmd := s.sendOne(c)
+	cmd := c.sendOne(s.client, &c.values)
 	reply, err := c.reply, c.err
 	if _, refused := reply.([]any); refused || err != nil {
 		return

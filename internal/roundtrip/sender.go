@@ -41,12 +41,12 @@ const (
 
 // sender sends the commands for one server, several in a round trip where several are ready.
 //
-// A caller never sits in go-redis itself. By default go-redis leaves a command that is on the wire
-// only after its own timeouts, whatever becomes of the context; here the caller's context and bound
-// end the caller's wait, and the round trip goes on by itself. That is why each round trip has a
-// goroutine (see trip.go). The goroutine ends with the last command that was ready, so an idle
-// sender has none. This is group commit: what becomes ready while round trips are under way shares
-// the next one.
+// A caller does not sit in go-redis itself, but for a moment where nothing else can hold it there
+// (see lead.go). By default go-redis leaves a command that is on the wire only after its own
+// timeouts, whatever becomes of the context; here the caller's context and bound end the caller's
+// wait, and the round trip goes on by itself. That is why each round trip has a goroutine (see
+// trip.go). The goroutine ends with the last command that was ready, so an idle sender has none.
+// This is group commit: what becomes ready while round trips are under way shares the next one.
 //
 // Rejected: a goroutine that collects batches, since a lone caller would pay for its wake-up and
 // its patience; and go-redis's own AutoPipeline, for the same reason.
@@ -58,6 +58,7 @@ type sender struct {
 	client   redis.UniversalClient
 	topology *Topology
 	way      *way
+	leader   *leader     // nil: no caller leads
 	used     time.Time   // of a node's sender: when it was last asked for, guarded by Client.mu
 	apart    atomic.Bool // the server has refused a run of a script for several keys
 	run      func()      // s.trips, bound once: a go statement with it allocates nothing
@@ -83,7 +84,7 @@ type slot struct {
 }
 
 func newSender(client redis.UniversalClient, t *Topology) *sender {
-	s := &sender{client: client, topology: t, way: &way{client: client}}
+	s := &sender{client: client, topology: t, way: &way{client: client}, leader: newLeader(client)}
 	s.run = s.trips
 	s.waits.New = func() any {
 		t := time.NewTimer(time.Hour)
@@ -97,10 +98,10 @@ func newSender(client redis.UniversalClient, t *Topology) *sender {
 // command is sent, send says.
 func (s *sender) await(ctx context.Context, c *Command, bound time.Duration, send func(*Command)) (any, int, error) {
 	if ctx.Err() != nil {
-		return nil, 0, fault.Ended(ctx, nil)
+		return nil, c.Writes(), fault.Ended(ctx, nil)
 	}
 	w := s.waits.Get().(*wait)
-	w.timer.Reset(bound)
+	w.timer.Reset(bound - c.spent)
 	c.wait, c.values.Context = w, ctx
 	send(c)
 	var err error
@@ -124,7 +125,7 @@ func (s *sender) await(ctx context.Context, c *Command, bound time.Duration, sen
 	}
 	if c.Withdraw() {
 		s.waits.Put(w)
-		return nil, 0, err
+		return nil, c.Writes(), err
 	}
 	return nil, max(1, c.Writes()), err // it may be on its way; its round trip still knows w
 }
@@ -223,6 +224,9 @@ func (s *sender) close(ctx context.Context) bool {
 	defer s.mu.Unlock()
 	if s.stallTimer != nil {
 		s.stallTimer.Stop()
+	}
+	if s.leader != nil {
+		s.leader.end()
 	}
 	return s.goroutines.Len() == 0
 }

@@ -1,6 +1,7 @@
 package roundtrip
 
 import (
+	"context"
 	"runtime"
 	"slices"
 	"time"
@@ -49,7 +50,6 @@ func (s *sender) trips() {
 		}
 		crowded = len(batch) > 1
 		s.exchange(batch, t.suspicious)
-		t.answered = ""
 		for i, c := range batch {
 			batch[i] = nil // c has been seen to, whatever finish does
 			if c.finish(); fault.IsSaid(c.err) {
@@ -68,24 +68,28 @@ func (s *sender) trips() {
 func (s *sender) dequeue(t *trip, batch []*Command) []*Command {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if t.answered != "" {
-		s.silent = time.Time{}
-	}
+	s.settle(t)
 	n := min(len(s.queue), maxBatch)
 	if t.scouts = ""; n == 0 || t.id > 0 && s.slots[t.slot].trip != t.id {
 		return batch
 	}
 	now := time.Now()
-	if s.silent.IsZero() {
-		s.silent = now
-	}
-	if t.suspicious = now.Sub(s.silent) >= silence; t.suspicious && now.Sub(s.scouted) >= scouting {
+	if t.suspicious = !s.silent.IsZero() && now.Sub(s.silent) >= silence; t.suspicious && now.Sub(s.scouted) >= scouting {
 		s.scouted, t.scouts = now, s.queue[0].key
 		return batch
 	}
 	batch = append(batch, s.queue[:n]...)
 	s.queue = slices.Delete(s.queue, 0, n)
 	s.dequeued = now
+	s.occupy(t, now)
+	return batch
+}
+
+// occupy has the trip's slot tell that a round trip begins. s.mu is held.
+func (s *sender) occupy(t *trip, now time.Time) {
+	if s.silent.IsZero() {
+		s.silent = now
+	}
 	if t.id == 0 {
 		// There is a free one: a trip is started only while fewer than maxTrips count.
 		t.slot = slices.IndexFunc(s.slots[:], func(t slot) bool { return t.since.IsZero() })
@@ -93,7 +97,17 @@ func (s *sender) dequeue(t *trip, batch []*Command) []*Command {
 		t.id = s.started
 	}
 	s.slots[t.slot] = slot{now, t.id}
-	return batch
+}
+
+// settle takes in that the last round trip was answered, if it was. s.mu is held.
+func (s *sender) settle(t *trip) {
+	if t.answered == "" {
+		return
+	}
+	t.answered, s.silent = "", time.Time{}
+	if at := s.slots[t.slot]; s.leader != nil && at.trip == t.id {
+		s.leader.note(at.since)
+	}
 }
 
 // end takes a trip out of the books, and answers the commands that it has left.
@@ -106,6 +120,7 @@ func (s *sender) end(t *trip, left []*Command) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.settle(t)
 	switch {
 	case t.id == 0: // it found nothing to send
 		s.counted--
@@ -142,7 +157,7 @@ func (s *sender) exchange(batch []*Command, suspicious bool) {
 		defer late.Stop()
 	}
 	if len(batch) == 1 && !suspicious {
-		_ = s.sendOne(batch[0])
+		_ = batch[0].sendOne(s.client, &batch[0].values)
 	} else {
 		s.sendAll(batch)
 	}
@@ -153,13 +168,12 @@ func (s *sender) exchange(batch []*Command, suspicious bool) {
 
 // sendOne is a round trip for one command, and a second one if it has to be sent again. It returns
 // the command that was answered.
-func (s *sender) sendOne(c *Command) (cmd *redis.Cmd) {
+func (c *Command) sendOne(client redis.UniversalClient, ctx context.Context) (cmd *redis.Cmd) {
 	defer recovered(c)
 	c.alone()
-	ctx := &c.values
 	for again := true; again; again = c.again(cmd) {
 		cmd = c.command(ctx)
-		_ = s.client.Process(ctx, cmd)
+		_ = client.Process(ctx, cmd)
 	}
 	c.reply, c.err = cmd.Val(), cmd.Err()
 	return cmd
