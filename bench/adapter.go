@@ -71,7 +71,7 @@ func (noWait) Lock(context.Context, string) (lock, error) {
 func columns() []column {
 	return []column{
 		rawColumn(),
-		rawFenceColumn(),
+		rawFenceColumn(), floorColumn(),
 		redsyncColumn("redsync", 0),
 		redsyncColumn("redsync 5ms", 5*time.Millisecond),
 		redislockColumn("redislock", 100*time.Millisecond),

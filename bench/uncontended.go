@@ -17,7 +17,7 @@ var uncontended = workload{
 		cycles := fs.Int("cycles", 2000, "cycles per round and column")
 		wait := fs.Bool("wait", false, "take the lock by the call that waits, where there is one, in place of the one that tries")
 		return func(ctx context.Context, b *bench) error {
-			cols := b.columns("raw", "raw+fence", "redislock", "redsync", "rueidislock", "leasehold", "leasehold by hand")
+			cols := b.columns("raw", "raw+fence", "floor", "redislock", "redsync", "rueidislock", "leasehold", "leasehold by hand")
 			as := record{Case: "one goroutine"}
 			if *wait {
 				as.Case += ", by the call that waits"
@@ -102,7 +102,7 @@ var parallel = workload{
 		goroutines := fs.Int("goroutines", 64, "goroutines and keys")
 		span := fs.Duration("for", 500*time.Millisecond, "time per round and column")
 		return func(ctx context.Context, b *bench) error {
-			cols := b.columns("raw", "raw+fence", "redislock", "redsync", "rueidislock", "leasehold", "leasehold by hand")
+			cols := b.columns("raw", "raw+fence", "floor", "redislock", "redsync", "rueidislock", "leasehold", "leasehold by hand")
 			as := record{Case: fmt.Sprintf("%d goroutines, %d keys", *goroutines, *goroutines)}
 			return b.interleave(ctx, *rounds, as, perRaw("cycles"), cols, func(c column) (map[string]float64, error) {
 				return cyclesInParallel(ctx, b.server, c, *goroutines, *span)
