@@ -11,6 +11,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
+// floorCounter makes a counter where there is none, or one of another hour. The full script would see to that.
+var floorCounter = redis.NewScript(`redis.call("SET", KEYS[2], string.format("%.0f", redis.call("TIME")[1] * 1000000), "EX", 3600) return 1`)
+
 // floorColumn is this library's own short scripts, sent by bare go-redis: what a lock with such a fencing token costs at least.
 func floorColumn() column {
 	return column{name: "floor", open: func(addr string, ttl time.Duration) (client, error) {
@@ -40,17 +43,15 @@ func (c *floorClient) TryLock(ctx context.Context, name string) (lock, error) {
 	var b [16]byte
 	rand.Read(b[:])
 	l := &floorLock{c: c, keys: []string{name, name + ":counter"}, token: hex.EncodeToString(b[:])}
-	for {
+	for first := true; ; first = false {
 		n, err := c.rdb.EvalSha(ctx, short.Acquire.One.Hash.(string), l.keys, l.token, c.ttl.Milliseconds()).Int64()
-		if n > 0 || err != nil {
+		switch {
+		case n > 0 || err != nil:
 			return l, err
+		case !first:
+			return nil, errHeld
 		}
-		// It has no counter yet, or one of another hour. The full script would see to that.
-		now, err := c.rdb.Time(ctx).Result()
-		if err != nil {
-			return nil, err
-		}
-		if err := c.rdb.Set(ctx, l.keys[1], now.UnixMicro()-1, time.Hour).Err(); err != nil {
+		if err := floorCounter.Run(ctx, c.rdb, l.keys).Err(); err != nil {
 			return nil, err
 		}
 	}
