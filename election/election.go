@@ -33,6 +33,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"time"
 
@@ -58,7 +59,8 @@ func (e *TermError) Unwrap() error { return e.Err }
 // Run is a candidate until lead says that it is enough, or ctx ends. It calls lead once for each term, in the goroutine of
 // the caller, with the lease of the term and a context that ends with the lease. Any number of processes may call Run for a
 // key, and so may several goroutines of one process. Each of them is a candidate. opts are options of the lock:
-// leasehold.WithOwner is the name under which [Observe] reports this candidate.
+// leasehold.WithOwner is the name under which [Observe] reports this candidate. A leasehold.WithWait among them ends Run with
+// leasehold.ErrHeld when it is over. One of the Locker does not count, because candidates wait for long.
 //
 // The result of lead decides while the term lasts:
 //
@@ -79,6 +81,7 @@ func Run(ctx context.Context, locker *leasehold.Locker, key string, ttl time.Dur
 	if lead == nil {
 		return &leasehold.Error{Op: "elect", Key: key, Err: fmt.Errorf("%w: the function is nil", leasehold.ErrInvalid)}
 	}
+	opts = append([]leasehold.Option{leasehold.WithWait(math.MaxInt64)}, opts...)
 	for {
 		var term *leasehold.Lease // nil: not elected
 		lost := false

@@ -152,6 +152,20 @@ func TestACandidateThatIsNeverElectedCallsNothing(t *testing.T) {
 	})
 }
 
+func TestACandidateWaitsForLongerThanTheLockersCallsMay(t *testing.T) {
+	leaseholdtest.Bubble(t, func(t *testing.T, env *leaseholdtest.Env) {
+		holder := env.Hold("k")
+		time.AfterFunc(time.Hour, func() { assert.NoError(t, holder.Release(context.Background())) })
+		elected := func(context.Context, *leasehold.Lease) error { return nil }
+		locker := env.Locker(leasehold.WithWait(time.Second))
+		begun := time.Now()
+		require.ErrorIs(t, election.Run(t.Context(), locker, "k", ttl, elected, leasehold.WithWait(time.Minute)), leasehold.ErrHeld)
+		assert.Equal(t, time.Minute, time.Since(begun))
+		require.NoError(t, election.Run(t.Context(), locker, "k", ttl, elected))
+		assert.GreaterOrEqual(t, time.Since(begun), time.Hour)
+	})
+}
+
 func TestALostTermIsStoodForAgainWhateverItsFunctionSays(t *testing.T) {
 	for name, word := range map[string]func(context.Context) error{
 		"its cause": context.Cause,

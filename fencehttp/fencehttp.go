@@ -28,7 +28,11 @@
 //	{"title":"stale fencing token","status":412,"resource":"account:7","token":33,"highest":34}
 package fencehttp
 
-import "context"
+import (
+	"context"
+
+	"github.com/go-leasehold/leasehold"
+)
 
 // The names of the headers.
 const (
@@ -58,8 +62,15 @@ func NewContext(ctx context.Context, f Fence) context.Context {
 }
 
 // FromContext returns the Fence of a context. In a handler behind a [Middleware] that is the one which was
-// admitted, and what the handler sends with this context through a zero Transport carries it on.
+// admitted, and what the handler sends with this context through a zero Transport carries it on. In a context without
+// a Fence that descends from the one of leasehold.Locker.WithLock, or of Lease.Context, it is the Fence of that lease.
+// So the holder needs no [NewContext].
 func FromContext(ctx context.Context) (f Fence, ok bool) {
-	f, ok = ctx.Value(contextKey{}).(Fence)
-	return f, ok
+	if f, ok = ctx.Value(contextKey{}).(Fence); ok {
+		return f, true
+	}
+	if lease, ok := leasehold.FromContext(ctx); ok {
+		return Of(lease), true
+	}
+	return Fence{}, false
 }

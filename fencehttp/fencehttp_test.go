@@ -11,12 +11,14 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-leasehold/leasehold"
 	"github.com/go-leasehold/leasehold/fencehttp"
+	"github.com/go-leasehold/leasehold/leaseholdtest"
 )
 
 // echo answers with the fence that it finds in its context.
@@ -218,6 +220,29 @@ func TestTransportSendsNoRequestWithoutAFence(t *testing.T) {
 		require.ErrorIs(t, err, leasehold.ErrInvalid)
 		assert.True(t, content.closed)
 	}
+}
+
+// What the holder sends under its lease is fenced with it, and a fence that the context is given by hand comes first.
+func TestTransportFencesWithTheLeaseOfTheContext(t *testing.T) {
+	leaseholdtest.Bubble(t, func(t *testing.T, env *leaseholdtest.Env) {
+		var sent []string
+		transport := &fencehttp.Transport{Base: roundTrip(func(r *http.Request) (*http.Response, error) {
+			sent = append(sent, r.Header.Get(fencehttp.ResourceHeader)+" "+r.Header.Get(fencehttp.TokenHeader))
+			return &http.Response{Body: http.NoBody}, nil
+		})}
+		send := func(ctx context.Context) {
+			_, err := transport.RoundTrip(httptest.NewRequestWithContext(ctx, "PUT", "/", nil))
+			require.NoError(t, err)
+		}
+		require.NoError(t, env.Locker().WithLock(t.Context(), "account:7", time.Minute, func(ctx context.Context, lease *leasehold.Lease) error {
+			send(ctx)
+			send(fencehttp.NewContext(ctx, fencehttp.Fence{Resource: "r", Token: 33}))
+			assert.Equal(t, []string{fmt.Sprintf("account:7 %d", lease.FencingToken()), "r 33"}, sent)
+			return nil
+		}))
+		_, ok := fencehttp.FromContext(t.Context())
+		assert.False(t, ok)
+	})
 }
 
 func ExampleMiddleware() {

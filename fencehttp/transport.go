@@ -16,7 +16,7 @@ import (
 // that does not look. Give requests that need none another client. A Transport may be used by many goroutines
 // if Base may; its fields must not change after first use.
 type Transport struct {
-	Fence Fence             // of every request; the zero Fence means that of the request's context, see NewContext
+	Fence Fence             // of every request; the zero Fence means that of the request's context, see FromContext
 	Base  http.RoundTripper // sends the requests; nil means http.DefaultTransport
 }
 

@@ -32,14 +32,15 @@ func ExamplePool() {
 
 	pool := worker.Pool{
 		Locker: leasehold.New(client), Size: 200, Grace: 20 * time.Second,
-		Do: func(ctx context.Context, job string, fencingToken int64) error {
-			fmt.Println("working on", job, fencingToken > 0)
+		Do: func(ctx context.Context, job string) error {
+			lease, _ := leasehold.FromContext(ctx)
+			fmt.Println("working on", job, "under", lease.Key(), lease.FencingToken() > 0)
 			return nil
 		},
 		Failed: func(job string, err error) { fmt.Println(job, err) },
 	}
 	fmt.Println(pool.Run(ctx, jobs))
 	// Output:
-	// working on invoice:7 true
+	// working on invoice:7 under job:invoice:7 true
 	// <nil>
 }

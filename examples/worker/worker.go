@@ -17,9 +17,9 @@ const ttl = 10 * time.Second
 // Pool works on jobs, each under its lock, so that no other process works on the same.
 type Pool struct {
 	Locker *leasehold.Locker
-	Size   int           // jobs under way at once
-	Grace  time.Duration // for the jobs under way, once the pool is asked to end
-	Do     func(ctx context.Context, job string, fencingToken int64) error
+	Size   int                                         // jobs under way at once
+	Grace  time.Duration                               // for the jobs under way, once the pool is asked to end
+	Do     func(ctx context.Context, job string) error // leasehold.FromContext finds the lease, for its fencing token
 	// Failed is told of each job that has failed, or was taken when the pool had ended, so that it can be given back. It
 	// must be safe for concurrent use, as Do.
 	Failed func(job string, err error)
@@ -58,8 +58,8 @@ func (p *Pool) Run(ctx context.Context, jobs <-chan string) error {
 
 // work does one job. Its context does not descend from the one that ends the pool: that would break the job off.
 func (p *Pool) work(job string) {
-	err := p.Locker.TryWithLock(context.Background(), "job:"+job, ttl, func(ctx context.Context, lease *leasehold.Lease) error {
-		return p.Do(ctx, job, lease.FencingToken())
+	err := p.Locker.TryWithLock(context.Background(), "job:"+job, ttl, func(ctx context.Context, _ *leasehold.Lease) error {
+		return p.Do(ctx, job)
 	})
 	switch {
 	case err == nil, errors.Is(err, leasehold.ErrHeld): // another process works on it

@@ -30,7 +30,7 @@ func newPool(locker *leasehold.Locker, takes, grace time.Duration) *pool {
 	p := &pool{full: make(chan struct{})}
 	p.Pool = worker.Pool{
 		Locker: locker, Size: 200, Grace: grace,
-		Do: func(ctx context.Context, _ string, _ int64) error {
+		Do: func(ctx context.Context, _ string) error {
 			if p.begun.Add(1) == 200 {
 				close(p.full)
 			}

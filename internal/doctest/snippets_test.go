@@ -85,7 +85,9 @@ func run(t *testing.T, dir, name string, args ...string) string {
 // imports are what a snippet that is no whole file may use without saying so.
 var imports = map[string]string{
 	"context": "context", "errors": "errors", "fmt": "fmt", "log": "log", "os": "os", "slog": "log/slog", "sql": "database/sql",
-	"time": "time", "redis": "github.com/redis/go-redis/v9", "leasehold": "github.com/go-leasehold/leasehold",
+	"http": "net/http", "signal": "os/signal", "syscall": "syscall", "testing": "testing",
+	"time": "time", "redis": "github.com/redis/go-redis/v9", "leasehold": module,
+	"election": module + "/election", "leaseholdtest": module + "/leaseholdtest",
 }
 
 // given is what such a snippet finds in the function that it is taken from.
