@@ -122,10 +122,10 @@ func (o *options) hook(pick func(*Hooks) func(Event), e Event) {
 	for i := range o.hooks {
 		if hook := pick(&o.hooks[i]); hook != nil {
 			// In a goroutine of its own, which it may end, as a test's FailNow does: this one may renew all leases.
-			done := make(chan struct{})
+			done, told := make(chan struct{}), e // a copy: e itself would be allocated for those without hooks as well
 			go func() {
 				defer close(done)
-				o.contain(func() { hook(e) })
+				o.contain(func() { hook(told) })
 			}()
 			<-done
 		}

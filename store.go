@@ -144,6 +144,7 @@ func (t *tenureOfOne) Acquire(ctx context.Context, how backend.Mode, bound time.
 			cmd.SetShort(short.Acquire)
 		}
 	}
+	defer cmd.Recycle()
 	reply, writes, err := t.send(ctx, cmd, bound)
 	if err != nil {
 		return backend.Answer{}, writes, err
@@ -247,6 +248,7 @@ func (t *tenureOfOne) Release(ctx context.Context, how backend.How, bound time.D
 	default:
 		cmd = t.release(ctx, how, allKeys)
 	}
+	defer cmd.Recycle()
 	reply, writes, err := t.s.Do(ctx, cmd, bound)
 	if err != nil {
 		return 0, writes, err

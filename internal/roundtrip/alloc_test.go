@@ -3,6 +3,7 @@
 package roundtrip_test
 
 import (
+	"runtime"
 	"testing"
 	"time"
 
@@ -20,13 +21,20 @@ func TestAnAcquireAndItsReleaseAllocateLittle(t *testing.T) {
 	l := leasehold.New(s.Client())
 	t.Cleanup(func() { _ = l.Close() })
 	ctx := t.Context()
-	n := testing.AllocsPerRun(2000, func() {
+	cycle := func() {
 		x, err := l.TryAcquire(ctx, "invoice:4711", time.Minute)
 		require.NoError(t, err)
 		require.NoError(t, x.Release(ctx))
-	})
-	t.Logf("%v allocations", n)
-	assert.LessOrEqual(t, n, 26.0)
+	}
+	const cycles = 2000
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	n := testing.AllocsPerRun(cycles, cycle)
+	runtime.ReadMemStats(&after)
+	bytes := (after.TotalAlloc - before.TotalAlloc) / cycles
+	t.Logf("%v allocations, %d bytes", n, bytes)
+	assert.LessOrEqual(t, n, 24.0)
+	assert.LessOrEqual(t, bytes, uint64(1900), "a command that its caller has led is used again")
 }
 
 func TestATokenIsOneAllocation(t *testing.T) {

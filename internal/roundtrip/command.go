@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,7 +17,8 @@ import (
 )
 
 // Command is one run of a script. It is made for one use and owns everything that is written for
-// it: a command that was given up may still be on its way, so nothing of it is ever used again.
+// it: a command that was given up may still be on its way, so nothing of it is ever used again. The
+// one exception is Recycle.
 //
 // Who may touch a Command changes hands. Its maker has it until it is sent. Then its round trip has
 // it, and writes reply and err. Its caller may read them after the round trip has said so
@@ -37,7 +39,9 @@ type Command struct {
 	n      int          // of args
 	given  bool         // first was given away
 	taught bool         // the server does not know the script: its text is sent
-	buf    [128]byte
+	// private means that the command was answered, and that only the goroutine of its maker ever had it.
+	private bool
+	buf     [128]byte
 
 	with  atomic.Pointer[sender]
 	led   led                        // the context, while its caller leads
@@ -114,10 +118,25 @@ func (c *Command) Unheard(cause error) error {
 // Writes is how often the command was written to a connection.
 func (c *Command) Writes() int { return int(c.token.writes.Load()) }
 
+// commands are those that were recycled.
+var commands = sync.Pool{New: func() any { return new(Command) }}
+
+// Recycle lets another command have the memory of this one. Only a maker calls it who had the
+// answer from Do, and it does nothing unless that caller led and was answered: then no other
+// goroutine has ever known the command, and nobody has kept anything of it, neither a hook of the
+// client, since there was none, nor go-redis.
+func (c *Command) Recycle() {
+	if c.private {
+		*c = Command{}
+		commands.Put(c)
+	}
+}
+
 // New prepares the run of a script on those keys, for a token and a number of milliseconds. What
 // else the script is given is added. Of ctx only the values count.
 func New(ctx context.Context, sc *script.Script, token string, px int64, keys ...any) *Command {
-	c := &Command{script: sc, values: values{ctx}}
+	c := commands.Get().(*Command)
+	c.script, c.values = sc, values{ctx}
 	c.key, _ = keys[0].(string)
 	// The digits and the token share one buffer, which is the command's own unless the token is
 	// very long. A slice of each is an argument by pointer, so neither costs an allocation.

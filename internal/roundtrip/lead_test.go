@@ -192,6 +192,35 @@ func TestALateCallerDoesNotLead(t *testing.T) {
 	})
 }
 
+// Whatever somebody else may have seen is left to the garbage collector: a round trip may still write it.
+func TestACommandIsUsedAgainOnlyIfItsCallerLedAndWasAnswered(t *testing.T) {
+	onLoneBench(t, func(t *testing.T, b *senderBench) {
+		recycled := func() bool {
+			cmd := runOf(takeScript, "k")
+			_, _, _ = b.c.Do(t.Context(), cmd, enoughToLead)
+			synctest.Wait()
+			cmd.Recycle()
+			return cmd.script == nil
+		}
+		assert.False(t, recycled(), "a goroutine had it")
+		b.lead()
+		assert.True(t, recycled())
+		next := runOf(takeScript, "next")
+		assert.False(t, next.private || next.given || next.taught || next.Writes() > 0 || next.spent > 0)
+
+		b.wire.Forget()
+		assert.False(t, recycled(), "its caller led in vain, and then a goroutine had it")
+		b.wire.BlackHole()
+		assert.False(t, recycled(), "it was given up")
+		b.wire.Pass()
+		b.wire.Cut()
+		b.pass(time.Minute)
+		b.lead()
+		b.c.Redis().AddHook(&redistest.Trips{})
+		assert.False(t, recycled(), "a hook may keep its arguments")
+	})
+}
+
 func TestNobodyLeadsPastOthers(t *testing.T) {
 	onLoneBench(t, func(t *testing.T, b *senderBench) {
 		b.lead()
