@@ -85,8 +85,12 @@ func (t *tenure) renew(ctx context.Context, asked backend.Renewal, then func(bac
 	defer t.mu.Unlock()
 	t.r.PX = asked.PX // also of the refills from now on
 	r.until = time.Now().Add(t.life())
+	var fence, mode any = t.fence, asked.Mode()
 	for i, n := range t.q.nodes {
-		r.commands[i] = t.command(ctx, nodescript.Renew, t.fence, asked.Mode())
+		r.commands[i] = t.command(ctx, nodescript.Renew, fence, mode)
+		if mode == "" && t.votes[i].accepted {
+			r.commands[i].SetShort(nodescript.Renewals)
+		}
 		n.send(r.commands[i], func(writes int, sentAt time.Time, raw any, err error) {
 			r.onRenewReply(i, writes, sentAt, raw, err)
 		})
@@ -108,6 +112,8 @@ func (r *round) onRenewReply(i, writes int, sentAt time.Time, raw any, err error
 		r.fail(i, errReleasing) // it has the key now, and not for long
 	case reply.IsGranted():
 		t.votes[i].holds = true
+		// Where the counter was lost, the next renewal is sent whole, and raises it again.
+		t.votes[i].accepted = t.votes[i].accepted && reply.Counter >= t.fence
 		r.mine++
 	default:
 		r.errs[i] = errGone

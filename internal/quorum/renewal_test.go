@@ -1,14 +1,19 @@
 package quorum
 
 import (
+	"fmt"
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-leasehold/leasehold/internal/fault"
 	"github.com/go-leasehold/leasehold/internal/quorum/quorumtest"
+	"github.com/go-leasehold/leasehold/internal/redistest"
 )
 
 func TestRenewsByAMajorityAndRefillsOnlyThen(t *testing.T) {
@@ -50,6 +55,65 @@ func TestRenewsByAMajorityAndRefillsOnlyThen(t *testing.T) {
 		require.ErrorIs(t, x.Renew(t.Context()), errLost)
 		synctest.Wait()
 		require.Equal(t, []string{"", "somebody"}, q.Holders("k")[:2], "it neither releases nor refills")
+	})
+}
+
+func TestRenewalsThatComeTogetherShareARunOnEachNode(t *testing.T) {
+	bubble(t, 3, func(t *testing.T, nodes []*quorumtest.Node, join func() *process) {
+		q := join()
+		var all []*lease
+		for i := range 20 {
+			x, err := q.TryAcquire(t.Context(), fmt.Sprint("k", i), time.Second)
+			require.NoError(t, err)
+			all = append(all, x)
+		}
+		// together renews all leases, behind commands that hold up each node's sender, and returns what the nodes were sent.
+		together := func() (took [][]string) {
+			synctest.Wait()
+			var held []*redistest.Held
+			for i, s := range q.Spies {
+				s.Took()
+				for range 2 { // a sender makes two round trips at a time
+					held = append(held, q.Hooks[i].Next(1, runs("inspect")).Hold())
+				}
+			}
+			var done sync.WaitGroup
+			for range 2 {
+				done.Go(func() { _, _ = q.Inspect(t.Context(), "k", time.Second) })
+				synctest.Wait()
+			}
+			for _, x := range all {
+				done.Go(func() { assert.NoError(t, x.Renew(t.Context())) })
+			}
+			synctest.Wait()
+			for _, h := range held {
+				h.Release()
+			}
+			done.Wait()
+			synctest.Wait()
+			for _, s := range q.Spies {
+				took = append(took, slices.DeleteFunc(s.Took(), func(name string) bool { return name == "inspect" }))
+			}
+			return took
+		}
+		for range 3 {
+			time.Sleep(300 * time.Millisecond) // without renewals the leases would be over at the end
+			for i, took := range together() {
+				require.Subset(t, []string{"renewals", "renew"}, took, "node %d", i)
+				require.LessOrEqual(t, len(took), 3, "node %d", i)
+				require.Contains(t, took, "renewals", "node %d", i)
+			}
+		}
+
+		// What a node has lost it is given again.
+		x := all[7]
+		nodes[0].Del("k7")
+		lower := nodes[1].SetCounter("k7", -time.Hour)
+		together()
+		require.Equal(t, []string{x.token, x.token, x.token}, q.Holders("k7"), "refilled")
+		require.Equal(t, lower, nodes[1].Counter("k7"))
+		together()
+		require.Equal(t, x.fence, nodes[1].Counter("k7"), "raised by the renewal after the one that has told")
 	})
 }
 

@@ -23,6 +23,10 @@ var (
 	Inspect = script.Load(files, "inspect.lua", nil)
 )
 
+// Renewals is the form of Renew in which renewals of several leases on a node share one run of a script, each under a token under
+// which the node has accepted the fencing token.
+var Renewals = &roundtrip.Short{Many: script.Load(files, "renewals.lua", nil), Keys: []int{0, 1}, Millis: true, Nothing: 0}
+
 // Keys are those that the scripts declare: the lock, and its fencing counter. They are made once for a lease, since each costs an
 // allocation.
 type Keys [2]any

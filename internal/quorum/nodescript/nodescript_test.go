@@ -97,6 +97,68 @@ func testNodeScripts(t *testing.T, c *redis.Client) {
 		require.NoError(t, c.HSet(ctx, k, "T", "T").Err())
 		require.Equal(t, []int64{-1}, run(nodescript.Renew, "T", 5000, first+12), "a hash is somebody else's")
 	})
+	t.Run("renewals that share a run do what each would do alone, or nothing", func(t *testing.T) {
+		const px, soon, late = 5000, 2 * time.Second, 9 * time.Second
+		set := func(key string, value any, ttl time.Duration) func() {
+			return func() { require.NoError(t, c.Set(ctx, key, value, ttl).Err()) }
+		}
+		for i, tt := range []struct {
+			k, f func()
+			done bool
+		}{
+			{set("k1", "T1", soon), set("f1", 7, 0), true},
+			{set("k2", "T2", late), set("f2", 1<<52, 0), true}, // it has more time, and the counter is ahead
+			{set("k3", "T3", 0), set("f3", 7, 0), true},
+			{set("k4", "U", soon), set("f4", 7, 0), false},
+			{func() {}, set("f5", 7, 0), false},
+			{set("k6", "T6", soon), func() {}, false},
+			{set("k7", "T7", soon), set("f7", "0x7", 0), false},
+			{set("k8", "T8", soon), set("f8", "9007199254740992", 0), false},
+			{func() { require.NoError(t, c.LPush(ctx, "k9", "T9").Err()) }, set("f9", 7, 0), false},
+			{set("k10", "T10", soon), func() { require.NoError(t, c.LPush(ctx, "f10", 7).Err()) }, false},
+		} {
+			mine := []string{fmt.Sprint("k", i+1), fmt.Sprint("f", i+1)}
+			token := fmt.Sprint("T", i+1)
+			state := func() string {
+				left := c.PTTL(ctx, mine[0]).Val().Round(time.Second)
+				return fmt.Sprint(c.Get(ctx, mine[0]).Val(), left, c.Get(ctx, mine[1]).Val())
+			}
+			clean := func() {
+				require.NoError(t, c.Del(ctx, append(mine, k, f)...).Err())
+				set(k, "T", soon)()
+				set(f, 7, 0)()
+				tt.k()
+				tt.f()
+			}
+			clean()
+			before := state()
+			keys := []string{mine[0], k, mine[1], f}
+			reply, err := redis.NewScript(nodescript.Renewals.Many.Src).Run(ctx, c, keys, token, "T", px, px).Slice()
+			require.NoError(t, err, mine)
+			require.IsType(t, []any{}, reply[1], "the other lock is renewed whatever this one is")
+			require.Greater(t, c.PTTL(ctx, k).Val(), 4*time.Second)
+			if !tt.done {
+				require.Equal(t, any(nodescript.Renewals.Nothing), reply[0], mine)
+				require.Equal(t, before, state())
+				continue
+			}
+			after := state()
+			clean()
+			alone, err := redis.NewScript(nodescript.Renew.Src).Run(ctx, c, mine, token, px, 7, "").Slice()
+			require.NoError(t, err)
+			require.Equal(t, after, state(), mine)
+			require.Equal(t, alone[:2], reply[0].([]any)[:2], mine)
+			require.InDelta(t, alone[2], reply[0].([]any)[2], 1e6)
+		}
+		for _, bad := range []any{0, -1, "1.5", "soon", "", "nan"} {
+			set(k, "T", soon)()
+			set(f, 7, 0)()
+			reply, err := redis.NewScript(nodescript.Renewals.Many.Src).Run(ctx, c, []string{k, f}, "T", bad).Slice()
+			require.NoError(t, err, "an error would say that nothing was done for any lock")
+			require.Equal(t, []any{nodescript.Renewals.Nothing}, reply, bad)
+			require.Positive(t, c.PTTL(ctx, k).Val())
+		}
+	})
 	t.Run("adopt takes what the former token has, and nothing else", func(t *testing.T) {
 		clean()
 		adopt := func(token string, px, proposal int64) []int64 {

@@ -12,10 +12,10 @@ import (
 
 var scripts = map[string]*script.Script{
 	"acquire": nodescript.Acquire, "renew": nodescript.Renew, "refill": nodescript.Refill,
-	"release": nodescript.Release, "inspect": nodescript.Inspect,
+	"release": nodescript.Release, "inspect": nodescript.Inspect, "renewals": nodescript.Renewals.Many,
 }
 
-// Runs matches the commands that run the script of that name: acquire, renew, refill, release or inspect.
+// Runs matches the commands that run the script of that name: acquire, renew, renewals, refill, release or inspect.
 func Runs(name string) func(redis.Cmder) bool {
 	sc := scripts[name]
 	return func(cmd redis.Cmder) bool {
