@@ -240,6 +240,11 @@ func testNodeScripts(t *testing.T, c *redis.Client) {
 		week := 7 * 24 * time.Hour
 		run(nodescript.Acquire, "T", 5000, 0, 0)
 		require.InDelta(t, week.Seconds(), c.PTTL(ctx, f).Val().Seconds(), 2)
+		for _, ahead := range []time.Duration{900 * time.Millisecond, 1100 * time.Millisecond} {
+			begun := now()
+			run(nodescript.Renew, "T", 5000, begun+ahead.Microseconds())
+			require.GreaterOrEqual(t, c.PTTL(ctx, f).Val()+time.Duration(now()-begun)*time.Microsecond, week+ahead-2*time.Millisecond)
+		}
 		ahead := 30 * 24 * time.Hour
 		run(nodescript.Renew, "T", 5000, now()+ahead.Microseconds())
 		require.InDelta(t, (week + ahead).Seconds(), c.PTTL(ctx, f).Val().Seconds(), 2)
@@ -321,6 +326,14 @@ func TestRepliesOfAnotherShapeAreErrors(t *testing.T) {
 	v, err := nodescript.Read([]any{int64(1), int64(7), int64(5)}, nil)
 	require.NoError(t, err)
 	require.Equal(t, nodescript.Reply{Kind: nodescript.Granted, Counter: 7, Now: 5}, v)
+}
+
+func TestAReplyOfUseIsReadWithoutAnAllocation(t *testing.T) {
+	for _, reply := range []any{
+		[]any{int64(1), int64(7), int64(5), "run"}, []any{int64(0), int64(9), int64(5), "run", int64(7)}, []any{int64(-1)}, []any{int64(1), int64(7), int64(5)},
+	} {
+		require.Zero(t, testing.AllocsPerRun(10, func() { _, _ = nodescript.Read(reply, nil) }), "%v", reply)
+	}
 }
 
 func TestViewIsTheMajoritys(t *testing.T) {
