@@ -217,7 +217,7 @@ var clientMutants = []struct {
 	{"no poll at the expiry", placeFile, "!ans.Forever && expiry < pause {", "false && expiry < pause {"},
 	{"who gives up does not say so", waitFile, "l.cancel(w, err, leave)", "leave()"},
 	{"a lease counts from the answer", placeFile, "return p.grant(begun, 0,", "return p.grant(p.l.clock.Now(), 0,"},
-	{"a renewal counts from the answer", "../../renewal.go", "	le.extend(begun)\n	le.noteWaiters", "	le.extend(le.l.clock.Now())\n	le.noteWaiters"},
+	{"a renewal counts from the answer", "../../renewal.go", "		le.prolong(begun)\n	}\n	le.noteWaiters", "		le.prolong(le.l.clock.Now())\n	}\n	le.noteWaiters"},
 	{"a renewal revives a lease that was over", "../../renewal.go", "	if over := le.checkAt(now); over != nil {\n		return over\n	}\n	if err == nil && waiters < 0", "	if err == nil && waiters < 0"},
 	{"a lease won by message is not confirmed", "../../lease.go", "		le.schedule.Hasten(le.deadline.Add(-g.Life / 3))\n", ""},
 	{"the gate lets the last one in first", gateFile, "at.queue.Remove(at.queue.Front())", "at.queue.Remove(at.queue.Back())"},
