@@ -19,7 +19,8 @@ if owner ~= ARGV[1] then
   -- include lost.lua
   return why
 end
-if ARGV[3] ~= 'shorten' then px = math.max(px, redis.call('PTTL', KEYS[1])) end
-redis.call('PEXPIRE', KEYS[1], px) -- a write even where it changes nothing: WithReplicas has a WAIT behind it (replicas.go)
+local left = ARGV[3] ~= 'shorten' and redis.call('PTTL', KEYS[1])
+-- A write even where it changes nothing: WithReplicas has a WAIT behind it (replicas.go).
+redis.call('PEXPIRE', KEYS[1], left and left > px and left or ARGV[2])
 local n = KEYS[2] and redis.pcall('ZCARD', KEYS[2]) -- of no use to the renewal, so no reason to fail it
 return type(n) == 'number' and n or 0
