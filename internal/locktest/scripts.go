@@ -88,8 +88,10 @@ type ScriptServer struct {
 // Pass lets time pass in a bubble.
 func (s ScriptServer) Pass(d time.Duration) { time.Sleep(d) }
 
-// OnScriptServers runs a test on miniredis and on a real server, there with both versions of the protocol.
+// OnScriptServers runs a test on miniredis, on a real server with both versions of the protocol, and on a node of a cluster, which
+// refuses a script whose keys are in several slots. It runs beside other tests, since such a node takes two seconds to start.
 func OnScriptServers(t *testing.T, test func(t *testing.T, s ScriptServer)) {
+	t.Parallel()
 	t.Run("miniredis", func(t *testing.T) {
 		redistest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, dial func(...func(*redis.Options)) *redis.Client) {
 			test(t, ScriptServer{Client: dial(), Mini: true})
@@ -102,6 +104,9 @@ func OnScriptServers(t *testing.T, test func(t *testing.T, s ScriptServer)) {
 				test(t, ScriptServer{Client: s.Client(func(o *redis.Options) { o.Protocol = protocol })})
 			})
 		}
+	})
+	t.Run("node of a cluster", func(t *testing.T) {
+		test(t, ScriptServer{Client: redistest.ClusterOfOne(t).Client()})
 	})
 }
 
@@ -159,7 +164,7 @@ func (r *ScriptRun) Prelude(tt ScriptCase) string {
 	for letter, key := range r.Keys {
 		fmt.Fprintf(&letters, "local %s = %q\n", letter, key)
 	}
-	return r.Server + "do " + letters.String() + Arranged + tt.Arrange + "\nset('us', digits(us)) end\n"
+	return r.Server + "do " + letters.String() + Arranged + tt.Arrange + "\nset('{k}us', digits(us)) end\n"
 }
 
 // Arranged is what the script finds.
@@ -261,8 +266,8 @@ func (r *ScriptRun) Number(n int64) string {
 
 // Dumped answers the moment at which a case ran, and all keys: name, type, value, and the ms that each had left then.
 const Dumped = `
-local us, keys = redis.call('GET', 'us'), {}
-redis.call('DEL', 'us')
+local us, keys = redis.call('GET', KEYS[1]), {}
+redis.call('DEL', KEYS[1])
 for i, key in ipairs(redis.call('KEYS', '*')) do
   local kind, value = redis.call('TYPE', key).ok, {}
   if kind == 'string' then value = {redis.call('GET', key)}
@@ -277,7 +282,7 @@ return {us, keys}`
 // Dump writes the whole keyspace, a line for each key: its letter, its value, and the time that it had left when the
 // script ran.
 func (r *ScriptRun) Dump() string {
-	got, err := r.Client.Eval(r.T.Context(), Dumped, nil).Slice()
+	got, err := r.Client.Eval(r.T.Context(), Dumped, []string{"{k}us"}).Slice()
 	require.NoError(r.T, err)
 	r.Us, err = strconv.ParseInt(got[0].(string), 10, 64)
 	require.NoError(r.T, err)

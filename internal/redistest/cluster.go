@@ -46,6 +46,18 @@ func Cluster(t testing.TB) *RedisCluster {
 	return c
 }
 
+// ClusterOfOne starts a cluster of one node, which takes Redis two seconds.
+func ClusterOfOne(t testing.TB) *RedisServer {
+	t.Helper()
+	s := Server(t, "--cluster-enabled", "yes")
+	client := s.Client()
+	must(t, client.ClusterAddSlotsRange(t.Context(), 0, 16383).Err())
+	eventually(t, "the cluster is complete", func() bool {
+		return strings.Contains(client.ClusterInfo(t.Context()).Val(), "cluster_state:ok")
+	})
+	return s
+}
+
 // Shard returns which of the Nodes has a slot.
 func (c *RedisCluster) Shard(slot int) int {
 	const slots = 16384

@@ -148,7 +148,7 @@ func run(t *testing.T, s locktest.ScriptServer, server string, sh *roundtrip.Sho
 	names := make([]map[string]string, len(states))
 	arrange := ""
 	for i, state := range states {
-		names[i] = locktest.ScriptKeys(fmt.Sprint("k", i))
+		names[i] = locktest.ScriptKeys(fmt.Sprint("{k}", i))
 		arrange += "do "
 		for _, letter := range slices.Sorted(maps.Keys(names[i])) {
 			r.Keys[fmt.Sprint(letter, i)] = names[i][letter]
@@ -198,25 +198,25 @@ func TestAShortScriptRaisesNoErrorForOneLockOfMany(t *testing.T) {
 		for _, sh := range []*roundtrip.Short{short.Acquire, short.Renew} {
 			for _, px := range []any{0, -1, "1.5", "soon", "", "nan"} {
 				require.NoError(t, s.Client.FlushAll(t.Context()).Err())
-				keys := []string{"a", "b"}
+				keys := []string{"{k}a", "{k}b"}
 				if sh == short.Acquire {
-					keys = append(keys, "af", "bf")
+					keys = append(keys, "{k}af", "{k}bf")
 					for _, f := range keys[2:] {
 						require.NoError(t, s.Client.Set(t.Context(), f, s.Client.Time(t.Context()).Val().UnixMicro()-1, 0).Err())
 					}
 				} else {
-					require.NoError(t, s.Client.MSet(t.Context(), "a", "me", "b", "me").Err())
+					require.NoError(t, s.Client.MSet(t.Context(), "{k}a", "me", "{k}b", "me").Err())
 				}
 				got, err := s.Client.Eval(t.Context(), sh.Many.Src, keys, "me", "me", px, 10_000).Slice()
 				require.NoError(t, err, "%v", px)
 				assert.Equal(t, sh.Nothing, got[0], "%v", px)
 				assert.NotEqual(t, sh.Nothing, got[1], "%v", px)
-				assert.NotEqual(t, got[0] == int64(1), s.Client.Exists(t.Context(), "a").Val() == 0)
+				assert.NotEqual(t, got[0] == int64(1), s.Client.Exists(t.Context(), "{k}a").Val() == 0)
 			}
 		}
 		require.NoError(t, s.Client.FlushAll(t.Context()).Err())
-		require.NoError(t, s.Client.MSet(t.Context(), "af", 5, "bf", 5).Err())
-		got, err := s.Client.Eval(t.Context(), short.Acquire.Many.Src, []string{"a", "b", "af", "bf"}, "", "me", 10_000, 10_000).Slice()
+		require.NoError(t, s.Client.MSet(t.Context(), "{k}af", 5, "{k}bf", 5).Err())
+		got, err := s.Client.Eval(t.Context(), short.Acquire.Many.Src, []string{"{k}a", "{k}b", "{k}af", "{k}bf"}, "", "me", 10_000, 10_000).Slice()
 		require.NoError(t, err)
 		assert.Equal(t, []any{int64(0), int64(0)}, got, "no token, and a counter that is too old")
 	})
