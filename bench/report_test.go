@@ -153,6 +153,22 @@ func TestTheChartIsWellFormedAndDrawsInsideItself(t *testing.T) {
 	}
 }
 
+// The picture that the page of the repository shows must not lag behind the program that draws it.
+func TestTheChartOfTheRepositoryHasEveryPanel(t *testing.T) {
+	svg, err := os.ReadFile("chart.svg")
+	require.NoError(t, err)
+	for _, p := range barPanels {
+		_, fixed, _ := strings.Cut(p.title, ": ")
+		require.Contains(t, string(svg), fixed)
+	}
+	for _, p := range panels {
+		require.Contains(t, string(svg), ">"+p.title+"</text>")
+	}
+	for _, name := range append(slices.Clone(barColumns), waiting...) {
+		require.Contains(t, string(svg), ">"+name+"</text>")
+	}
+}
+
 func TestTheChartRefusesAFileThatLacksAWorkload(t *testing.T) {
 	for _, name := range []string{"uncontended", "parallel", "contended"} {
 		_, err := drawChart(slices.DeleteFunc(chartRecords(), func(r record) bool { return r.Workload == name }))
