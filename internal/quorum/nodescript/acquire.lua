@@ -5,7 +5,7 @@
 --       2 F  the fencing counter, see node.lua
 -- ARGV  1  token of this attempt
 --       2  ms for which K is set, lock delay included
---       3  the fencing token that the client proposes, in microseconds as TIME; 0: none
+--       3  the fencing token that the client proposes, in microseconds as TIME, in decimal digits; 0: none
 --       4  ms of quarantine after a restart; 0: none
 --       5  the token whose lease is adopted, else not given
 -- Replies
@@ -19,7 +19,7 @@
 
 local px = tonumber(ARGV[2])
 local proposal = tonumber(ARGV[3])
-if not px or px < 1 or px ~= math.floor(px) or not proposal or not tonumber(ARGV[4]) or ARGV[1] == '' then
+if not px or px < 1 or px % 1 ~= 0 or not proposal or not tonumber(ARGV[4]) or ARGV[1] == '' then
   return redis.error_reply('ERR leasehold: acquire wants a token, whole milliseconds from 1, a proposal and a quarantine')
 end
 
@@ -35,9 +35,9 @@ if owner ~= from and owner ~= ARGV[1] then return {0, redis.call('PTTL', KEYS[1]
 if proposal > now + 1000000 then proposal = 0 end
 local f = math.max(counter + 1, proposal, now)
 -- The counter first: should the second write be refused, nothing holds the lock.
-keep(f)
+keep(f, f == proposal and ARGV[3])
 if not owner or owner == from and redis.call('PTTL', KEYS[1]) < px then
-  redis.call('SET', KEYS[1], ARGV[1], 'PX', px)
+  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 elseif owner == from then
   redis.call('SET', KEYS[1], ARGV[1], 'KEEPTTL')
 end

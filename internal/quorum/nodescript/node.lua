@@ -13,7 +13,10 @@ if not counter or counter >= 9007199254740992 or now >= 9007199254740992 then
   return redis.error_reply('ERR leasehold: the fencing counter KEYS[2] or the clock is no number below 2^53')
 end
 
-local function keep(v)
-  local ahead = math.max(v - now, 0) / 1000
-  redis.call('SET', KEYS[2], string.format('%.0f', v), 'PX', string.format('%.0f', 604800000 + ahead))
+-- Sets the counter to v, of which digits are the decimal digits if they are at hand, else false. A time to live that covers
+-- whatever is less than a second ahead of the clock is at hand as well: to write a number out costs as much as a call.
+local function keep(v, digits)
+  local ms = '604801000'
+  if v > now + 1000000 then ms = string.format('%.0f', 604801000 + (v - now) / 1000) end
+  redis.call('SET', KEYS[2], digits or string.format('%.0f', v), 'PX', ms)
 end

@@ -11,7 +11,7 @@
 -- been granted here before the data were lost; two leases would then count this node.
 
 local px, fence = tonumber(ARGV[2]), tonumber(ARGV[3])
-if not px or px < 1 or px ~= math.floor(px) or not fence or not tonumber(ARGV[4]) or ARGV[1] == '' then
+if not px or px < 1 or px % 1 ~= 0 or not fence or not tonumber(ARGV[4]) or ARGV[1] == '' then
   return redis.error_reply('ERR leasehold: refill wants a token, whole milliseconds from 1, a fencing token and a quarantine')
 end
 
@@ -21,8 +21,8 @@ end
 if quarantined then return {-1, quarantined, now, run} end
 if redis.call('EXISTS', KEYS[1]) == 1 then return {0} end
 if counter < fence then
-  keep(fence)
+  keep(fence, ARGV[3])
   counter = fence
 end
-redis.call('SET', KEYS[1], ARGV[1], 'PX', px)
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return {1, counter, now, run}

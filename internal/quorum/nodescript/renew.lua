@@ -12,7 +12,7 @@
 -- takes time from a lock that has more, but with shorten: a later renewal that asked for more may have arrived before.
 
 local px, fence = tonumber(ARGV[2]), tonumber(ARGV[3])
-if not px or px < 1 or px ~= math.floor(px) or not fence or ARGV[1] == '' then
+if not px or px < 1 or px % 1 ~= 0 or not fence or ARGV[1] == '' then
   return redis.error_reply('ERR leasehold: renew wants a token, whole milliseconds from 1 and a fencing token')
 end
 local owner = redis.pcall('GET', KEYS[1])
@@ -22,9 +22,9 @@ if owner ~= ARGV[1] then return {-1} end
 
 -- include node.lua
 
-if ARGV[4] == 'shorten' or ARGV[4] ~= 'raise' and redis.call('PTTL', KEYS[1]) < px then redis.call('PEXPIRE', KEYS[1], px) end
+if ARGV[4] == 'shorten' or ARGV[4] ~= 'raise' and redis.call('PTTL', KEYS[1]) < px then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
 if counter < fence then
-  keep(fence)
+  keep(fence, ARGV[3])
   counter = fence
 end
 return {1, counter, now}
