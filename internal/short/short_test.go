@@ -69,10 +69,10 @@ func TestAShortScriptDoesWhatTheFullOneDoesOrNothing(t *testing.T) {
 	locktest.OnScriptServers(t, func(t *testing.T, s locktest.ScriptServer) {
 		pastMidnight(s)
 		done := 0
-		for seed := range uint64(40) {
+		for seed := range uint64(15) {
 			done += compare(t, s, seed)
 		}
-		assert.Greater(t, done, 100, "most ordinary locks")
+		assert.Greater(t, done, 40, "most ordinary locks")
 	})
 }
 
