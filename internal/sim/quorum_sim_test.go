@@ -276,9 +276,12 @@ func (s *simulation) hold(ctx context.Context, rng *rand.Rand, l *simLease) {
 		case <-ctx.Done():
 			return
 		}
-		switch rng.IntN(4) {
+		switch rng.IntN(5) {
 		case 0, 1:
 			s.o.within("Renew", s.plan.ttl, func() { _ = l.Renew(ctx) })
+		case 3:
+			ttl := s.plan.ttl/2 + time.Duration(rng.Int64N(int64(s.plan.ttl/2)))
+			s.o.within("Extend", s.plan.ttl, func() { _ = l.Extend(ctx, ttl) })
 		case 2:
 			l = s.adopt(ctx, rng, l)
 		}

@@ -134,7 +134,7 @@ func (a *simActor) use(x *leasehold.Lease, auto bool, called time.Time) {
 	a.h.judge.begins(mine, called)
 	well := a.p.well(time.Now())
 	a.pause(a.h.hold)
-	if !auto && a.chance(a.h.renews) {
+	for !auto && a.chance(a.h.renews) || a.chance(0.2) {
 		a.renew(x)
 		a.pause(a.h.hold)
 	}
@@ -202,7 +202,14 @@ func (a *simActor) pass(x *leasehold.Lease) {
 
 func (a *simActor) renew(x *leasehold.Lease) {
 	valid := x.Valid()
-	err := x.Renew(context.Background())
+	var err error
+	if a.chance(0.4) {
+		ctx, cancel := context.WithTimeoutCause(context.Background(), a.upTo(2*time.Second), errPatience)
+		err = x.Extend(ctx, a.ttl())
+		cancel()
+	} else {
+		err = x.Renew(context.Background())
+	}
 	switch {
 	case err == nil && !valid:
 		a.fail("a lease that was over is renewed")
