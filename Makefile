@@ -105,7 +105,6 @@ modules: ## everything of the nested modules
 		$(GO) test $$race -shuffle=on ./...; \
 		case $$dir in ./proof | ./bench) continue ;; esac; \
 		$(GO) test -shuffle=on ./...; \
-		GOMAXPROCS=1 $(GO) test -shuffle=on ./...; \
 	done
 
 demo: ## the demo of cmd/leasehold

@@ -42,7 +42,8 @@ const (
 //     So a hook that hangs, panics or ends its goroutine has a goroutine of the sender's, as ever.
 //     The same goes for the functions of Options that go-redis would call in the caller's
 //     goroutine.
-//   - Nothing is queued or under way. So commands share round trips, and overtake none, as ever.
+//   - Nothing is queued or under way, and the last round trip was not for several commands. So
+//     commands share round trips, and overtake none, as ever.
 //   - The server has answered lately, and in less than quick in the mean of the last answers.
 //   - The caller has time for an attempt in vain. go-redis gets a context that ends within ledTime,
 //     and a client that heeds contexts while it reads and writes. So a context of the caller's that
@@ -132,7 +133,7 @@ func hooksOf(c *redis.Client) (at *atomic.Pointer[hooks]) {
 func (s *sender) leads(ctx context.Context, c *Command, bound time.Duration) (answered bool) {
 	l := s.leader
 	// Whoever has the mutex is here as well.
-	if l == nil || len(l.hooks.Load().list) > 0 || bound < enoughToLead || ctx.Err() != nil || !s.mu.TryLock() {
+	if l == nil || s.crowded.Load() || len(l.hooks.Load().list) > 0 || bound < enoughToLead || ctx.Err() != nil || !s.mu.TryLock() {
 		return false
 	}
 	now := time.Now()

@@ -238,6 +238,25 @@ func TestNobodyLeadsPastOthers(t *testing.T) {
 	})
 }
 
+func TestNobodyLeadsOutOfACrowd(t *testing.T) {
+	onLoneBench(t, func(t *testing.T, b *senderBench) {
+		b.lead()
+		b.wire.Delay(time.Millisecond)
+		var crowd []<-chan outcome
+		for i := range 12 {
+			crowd = append(crowd, b.start(t.Context(), fmt.Sprint("k", i), enough))
+		}
+		for _, out := range crowd {
+			requireGranted(t, <-out)
+		}
+		synctest.Wait()
+		_, led := b.do(t.Context(), "k", enough)
+		assert.False(t, led, "the others are about to follow")
+		_, led = b.do(t.Context(), "k", enough)
+		assert.True(t, led, "they did not")
+	})
+}
+
 func TestASlowServerEndsTheLeadUntilItIsQuickAgain(t *testing.T) {
 	onLoneBench(t, func(t *testing.T, b *senderBench) {
 		b.lead()

@@ -60,6 +60,7 @@ type sender struct {
 	way      *way
 	leader   *leader     // nil: no caller leads
 	used     time.Time   // of a node's sender: when it was last asked for, guarded by Client.mu
+	crowded  atomic.Bool // the last round trip that began was for several commands
 	apart    atomic.Bool // the server has refused a run of a script for several keys
 	run      func()      // s.trips, bound once: a go statement with it allocates nothing
 	waits    sync.Pool   // of *wait; not global, since a test's bubble may own its channels

@@ -35,10 +35,10 @@ func (s *sender) trips() {
 	// A batch that is not empty at the end was left by a goroutine that ended in the client, as a
 	// hook's runtime.Goexit makes it.
 	defer func() { s.end(&t, batch) }()
-	for crowded := false; ; {
-		if crowded {
-			// The callers that were just answered are about to send their next commands, which should share
-			// this round trip. A trip that flew off with the first of them would be one for a single command.
+	for {
+		if s.crowded.Load() {
+			// The callers that were just answered are about to send their next commands, which should
+			// share this round trip, be it one that the first of them has started.
 			runtime.Gosched()
 		}
 		if batch = s.dequeue(&t, batch[:0]); t.scouts != "" {
@@ -48,7 +48,7 @@ func (s *sender) trips() {
 		if len(batch) == 0 {
 			return // nothing is queued, or others have taken its place
 		}
-		crowded = len(batch) > 1
+		s.crowded.Store(len(batch) > 1)
 		s.exchange(batch, t.suspicious)
 		for i, c := range batch {
 			batch[i] = nil // c has been seen to, whatever finish does
