@@ -2,8 +2,9 @@
 //
 // A short script looks at a lock and its fencing counter alone. Digits in the counter prove that nobody waits and that nothing
 // was cancelled (token.lua of the root package). Then there is next to nothing to do, and the script does it; otherwise it does
-// nothing and says so, and the full script is sent. So a short script never needs to be right about what is unusual. A run of
-// two keys costs the server about a third less than one of five; a run for many locks costs half of that for each.
+// nothing and says so, and the full script is sent. So a short script never needs to be right about what is unusual. In the
+// measurements an acquire and release took 25 µs of the server's CPU by the full scripts, 21 by the short ones, and 6 to 8 by
+// those for many locks.
 //
 // Rejected: the same lines at the head of the full scripts. The keys that the full script declares cost as much as the calls
 // that would be saved.
