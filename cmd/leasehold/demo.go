@@ -5,8 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"os"
-	"os/signal"
 	"strings"
 	"time"
 
@@ -16,9 +14,7 @@ import (
 	"github.com/go-leasehold/leasehold"
 )
 
-const demoUsage = `Usage: leasehold demo [-redis URL]
-
-demo plays four scenes with leases, in about ten seconds:
+const demoText = `demo plays four scenes with leases, in about ten seconds:
 
   1  several workers take turns on one invoice, in the order of arrival
   2  a worker dies, and the next one gets in when its lease runs out
@@ -27,9 +23,10 @@ demo plays four scenes with leases, in about ten seconds:
      token is stale and the write refused; the same write goes wrong unchecked
 
 It exits with 0 only if each of these really happened; the last lines say what
-did. Without -redis it runs on a Redis of its own, in memory. A real one needs
-no cleaning afterwards. All keys have this run's name, leasehold-demo:…, in
-theirs, and a TTL: a minute for the data, 7 and 30 days for five fencing tokens.
+did. Without -redis it runs on a Redis of its own, in memory, whatever REDIS_URL
+says. A real one needs no cleaning afterwards. All keys have this run's name,
+leasehold-demo:…, in theirs, and a TTL: a minute for the data, 7 and 30 days for
+five fencing tokens.
 
 Examples:
 
@@ -37,19 +34,30 @@ Examples:
 	leasehold demo -redis redis://127.0.0.1:6379/0
 `
 
-func (p *program) demo(args []string) int {
-	c := newCommand("demo", demoUsage, "the `URL` of a real Redis; default is one in memory")
-	if status, ok := p.parse(c, args); !ok {
-		return status
+func newDemo() *command {
+	c := newCommand("demo", "plays four scenes with leases and checks what happened", "[-redis URL]", demoText)
+	c.servers.local = true
+	c.Func("redis", "the `URL` of a real Redis; default is one in memory", func(text string) error {
+		c.servers.nodes = nil
+		err := c.servers.add(text)
+		if err == nil && c.servers.nodes[0].one == nil {
+			err = errOneRedis
+		}
+		return err
+	})
+	c.do = func(p *program) (int, error) {
+		ctx, stop := p.interruptible()
+		defer stop()
+		var opt *redis.Options
+		if len(c.servers.nodes) > 0 {
+			opt = c.servers.nodes[0].one
+		}
+		if err := p.perform(ctx, opt); err != nil {
+			return exitFailed, err
+		}
+		return exitOK, nil
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	context.AfterFunc(ctx, stop) // a second ctrl-C does not wait for the first one
-	if err := p.perform(ctx, c.redis); err != nil {
-		fmt.Fprintf(p.errw, "leasehold demo: %v\n", err)
-		return exitFailed
-	}
-	return exitOK
+	return c
 }
 
 // perform plays all scenes on the Redis of opt, or on one of its own, and returns an error if any of them did

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"os"
 	"os/exec"
 	"regexp"
@@ -25,7 +26,7 @@ func demo(t *testing.T, args ...string) (status int, out, errs string) {
 	t.Helper()
 	for _, beat := range []time.Duration{40 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond} {
 		var o, e bytes.Buffer
-		p := program{in: strings.NewReader(""), out: &o, errw: &e, beat: beat}
+		p := program{ctx: context.Background(), in: strings.NewReader(""), out: &o, errw: &e, beat: beat}
 		status = p.run(append([]string{"demo"}, args...))
 		if out, errs = o.String(), e.String(); status == 0 {
 			break
@@ -77,7 +78,7 @@ func TestTheDemoFailsOnARedisWhereNothingExpires(t *testing.T) {
 	t.Parallel()
 	m, _ := redistest.Mini(t)
 	var out, errs bytes.Buffer
-	p := program{out: &out, errw: &errs, beat: 10 * time.Millisecond}
+	p := program{ctx: context.Background(), out: &out, errw: &errs, beat: 10 * time.Millisecond}
 	status := p.run([]string{"demo", "-redis", "redis://" + m.Addr()})
 	assert.Equal(t, exitFailed, status)
 	assert.Contains(t, out.String(), "\n  ✗  A death       elm did not get in: ")

@@ -1,13 +1,18 @@
-// Command leasehold shows what the leases of the leasehold library do, and looks after locks by hand.
+// Command leasehold runs commands under a lock on Redis, and looks after locks by hand.
 //
-//	leasehold demo               four scenes in about ten seconds, each checked by the program itself
-//	leasehold inspect KEY        who holds a lock, for how long, how many wait
-//	leasehold release KEY        take a lock from whoever holds it
+//	leasehold run -key KEY -ttl 30s -- COMMAND ARG…   runs a command while it holds a lock
+//	leasehold inspect KEY…                             says who holds a lock, for how long, how many wait
+//	leasehold list -prefix P                           lists the locks whose keys begin with P
+//	leasehold watch KEY                                shows a lock while it changes
+//	leasehold release KEY                              takes a lock from whoever holds it
+//	leasehold demo                                     plays four scenes on a Redis of its own
 //
-// The demo brings its own Redis; -redis URL names a real one. It exits with 0 if everything asked for has
-// happened, with 1 if not, and with 2 if it was called in a way that it does not understand.
+// "leasehold help" lists all commands, and "leasehold COMMAND -h" explains one, with its exit statuses.
 package main
 
-import "os"
+import (
+	"context"
+	"os"
+)
 
-func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
+func main() { os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }

@@ -11,19 +11,21 @@ import (
 
 // A screen prints what happens, when and to whom. It may be used by many goroutines.
 type screen struct {
-	mu    sync.Mutex // guards w
-	w     io.Writer
-	color bool
-	start time.Time
+	mu       sync.Mutex // guards w
+	w        io.Writer
+	terminal bool // it can be drawn on
+	color    bool
+	start    time.Time
 }
 
 // newScreen colours only what a terminal shows, and nothing if NO_COLOR is set (no-color.org).
 func newScreen(w io.Writer) *screen {
 	s := &screen{w: w, start: time.Now()}
-	if f, ok := w.(*os.File); ok && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" {
+	if f, ok := w.(*os.File); ok && os.Getenv("TERM") != "dumb" {
 		info, err := f.Stat()
-		s.color = err == nil && info.Mode()&os.ModeCharDevice != 0
+		s.terminal = err == nil && info.Mode()&os.ModeCharDevice != 0
 	}
+	s.color = s.terminal && os.Getenv("NO_COLOR") == ""
 	return s
 }
 
@@ -48,6 +50,18 @@ func (s *screen) println(text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	fmt.Fprintln(s.w, strings.TrimRight(text, " "))
+}
+
+// redraw replaces so many lines, the last ones, by others, and returns how many there are now.
+func (s *screen) redraw(old int, lines []string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	text := ""
+	if old > 0 {
+		text = fmt.Sprintf("\x1b[%dA\x1b[J", old)
+	}
+	fmt.Fprint(s.w, text+strings.Join(lines, "\n")+"\n")
+	return len(lines)
 }
 
 // says prints a line of the worker's, with the seconds since the start.

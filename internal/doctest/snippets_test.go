@@ -160,6 +160,8 @@ func TestEveryCommandOfTheDocumentsCanBeRun(t *testing.T) {
 					}
 				case "bash":
 					assert.True(t, exists(path.Join(dir, words[1])), where)
+				case "leasehold":
+					assert.True(t, exists(path.Join("cmd/leasehold", words[1]+".go")), where)
 				case "redis-cli": // TestTheCommandsOfTheRunbookShowTheLock
 				case "git": // its subjects are tags and remotes
 				default:
