@@ -170,6 +170,39 @@ func ExampleWithWait() {
 func pay(context.Context, *leasehold.Lease) error { return nil }
 
 // After Acquire only the holder renews the lease.
+// The job runs once on all machines, though their clocks reach the hour one after the other.
+func ExampleWithMinHold() {
+	ctx := context.Background()
+	client, server, stop := exampleRedis()
+	defer stop()
+
+	for _, machine := range []string{"a", "b", "c"} {
+		locker := leasehold.New(client, leasehold.WithMinHold(time.Minute))
+		err := locker.TryWithLock(ctx, "report", 20*time.Second, func(ctx context.Context, lease *leasehold.Lease) error {
+			fmt.Println(machine, "writes the report")
+			return nil
+		})
+		fmt.Println(machine, "somebody else has it:", errors.Is(err, leasehold.ErrHeld))
+		_ = locker.Close() // a deploy
+		server.FastForward(300 * time.Millisecond)
+	}
+
+	operator := leasehold.New(client)
+	defer operator.Close()
+	state, err := operator.Inspect(ctx, "report")
+	fmt.Println("resting:", state.Resting, err)
+	server.FastForward(time.Minute)
+	state, err = operator.Inspect(ctx, "report")
+	fmt.Println("resting:", state.Resting, err)
+	// Output:
+	// a writes the report
+	// a somebody else has it: false
+	// b somebody else has it: true
+	// c somebody else has it: true
+	// resting: true <nil>
+	// resting: false <nil>
+}
+
 func ExampleLease_Renew() {
 	ctx := context.Background()
 	client, server, stop := exampleRedis()

@@ -64,7 +64,8 @@ func init() {
 		x := l.(*Locker)
 		return inside.Locker{ID: x.id, Clock: &x.clock, Backend: x.backend, Keeper: x.keeper, Line: x.line, Life: x.life}
 	}
-	inside.Scripts = inside.Five{Acquire: acquireScript, Adopt: adoptScript, Renew: renewScript, Release: releaseScript, Inspect: inspectScript}
+	inside.Scripts = inside.Six{Acquire: acquireScript, Adopt: adoptScript, Renew: renewScript,
+		Release: releaseScript, Finish: finishScript, Inspect: inspectScript}
 	inside.State = func(x any) inside.Lease { return x.(*Lease).inside() }
 }
 
@@ -84,7 +85,7 @@ func (l *Locker) prepare(a *attempt, key string, ttl time.Duration, opts []Optio
 		return err
 	}
 	a.asks.PX, a.asks.LockDelay = a.o.px(ttl), a.o.lockDelay
-	a.asks.Replicas, a.asks.ReplicasWithin = a.o.replicas, a.o.replicasIn
+	a.asks.Replicas, a.asks.ReplicasWithin, a.asks.MinHold = a.o.replicas, a.o.replicasIn, a.o.minHold
 	a.asks.Owner, a.asks.TTL, a.asks.MaxHold, a.asks.Within = a.o.owner, ttl, a.o.maxHold, a.o.wait
 	err := a.o.check(ttl)
 	if err == nil {

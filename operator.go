@@ -75,6 +75,7 @@ type LockState struct {
 	TTL          time.Duration // until the key expires, lock delay included; -1 if never, which no lease of ours has
 	FencingToken int64         // of the last lease, over or not; 0 if none is known
 	Waiters      int           // who wait for it and are alive; those behind the first thousand are counted alive or not
+	Resting      bool          // it is taken, and no lease holds it: its last one, the owner's, was released under WithMinHold
 }
 
 // Inspect tells who holds a lock, for how long, and how many wait. It changes nothing. Its answer may be out of date
@@ -88,7 +89,7 @@ func (l *Locker) Inspect(ctx context.Context, key string) (LockState, error) {
 	if err != nil {
 		return LockState{}, a.fail(err)
 	}
-	return LockState{a.asks.Key, v.Held, v.Owner, v.Left, v.Fence, v.Waiters}, nil
+	return LockState{a.asks.Key, v.Held, v.Owner, v.Left, v.Fence, v.Waiters, v.Resting}, nil
 }
 
 // ForceRelease takes the lock from its holder and gives it to the first waiter. It is for operators. A lease of this

@@ -50,6 +50,7 @@ type options struct {
 	renewEvery time.Duration
 	renewWish  bool // renewEvery is New's
 	maxHold    time.Duration
+	minHold    time.Duration
 	lockDelay  time.Duration
 	replicas   int
 	replicasIn time.Duration
@@ -88,6 +89,18 @@ func WithRenewEvery(d time.Duration) Option {
 // holder that hangs does not hold the lock for ever. After d the lease is lost. Zero, the default, is no limit.
 func WithMaxHold(d time.Duration) Option {
 	return Option{func(o *options) { o.maxHold = d }}
+}
+
+// WithMinHold keeps the lock taken until d after it was won, by the clock of Redis, also when the lease is released sooner, or
+// the Locker is closed. So work that many machines begin at one time by their own clocks is done once: a machine whose clock is
+// late finds the lock taken. After its release the lock rests. No lease holds it, Inspect says so, waiters get it when the rest
+// ends, and ForceRelease ends the rest. Zero is the default.
+//
+// A rest is no longer than d, and no stronger than a lease: an eviction or a failover may end it. A lease that was lost does not
+// rest, nor does one whose holder has crashed, or could not reach Redis to release it: then the lock is taken until the TTL has
+// passed. [WithLockDelay] does not lengthen a rest. An adopted lease was won when it was adopted. It is not for a quorum.
+func WithMinHold(d time.Duration) Option {
+	return Option{func(o *options) { o.minHold = d }}
 }
 
 // WithLockDelay makes Redis keep the key for d longer than the holder trusts the lease. So after a crash or a loss
@@ -185,6 +198,8 @@ func (o *options) check(ttl time.Duration) error {
 		return invalid("WithRenewEvery(%v): want 1ms or more", o.renewEvery)
 	case o.maxHold < 0 || o.maxHold > 0 && o.maxHold < minTTL:
 		return invalid("WithMaxHold(%v): want %v or more, or 0 for no bound", o.maxHold, minTTL)
+	case o.minHold < 0 || o.minHold > maxTTL:
+		return invalid("WithMinHold(%v): want 0 to ten years", o.minHold)
 	case o.lockDelay < 0 || o.lockDelay > maxTTL-ttl:
 		return invalid("WithLockDelay(%v): want 0 or more, and ten years at most with the ttl of %v", o.lockDelay, ttl)
 	case o.replicas < 0 || o.replicas > 0 && (o.replicasIn < time.Millisecond || o.replicasIn > min(ttl/2, maxReplicasIn)):
@@ -214,8 +229,11 @@ func (o *options) checkKey(name string) error {
 
 // px is what Redis is told: the TTL and the lock delay in whole milliseconds, rounded up.
 func (o *options) px(ttl time.Duration) int64 {
-	return int64((ttl + o.lockDelay + time.Millisecond - 1) / time.Millisecond)
+	return millis(ttl + o.lockDelay)
 }
+
+// millis is a time in whole milliseconds, rounded up.
+func millis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
 
 // every is the time between two renewals of a lease of that TTL.
 func (o *options) every(ttl time.Duration) time.Duration {

@@ -36,7 +36,7 @@ func (le *Lease) end(reason error) error {
 	return le.err
 }
 
-// Release gives the lock back, to the first waiter if there is one. The call itself ends the lease for its holder: the
+// Release gives the lock back, to the first waiter if there is one, or when the time of [WithMinHold] is over. The call itself ends the lease for its holder: the
 // lease is neither valid nor renewed, [Lease.Done] is closed, its contexts end, and [Lease.Err] matches [ErrReleased].
 // The result of Release says what happened to the key. Release may be called again. After a success it returns nil and
 // sends nothing.
@@ -208,17 +208,21 @@ func (le *Lease) repeats(yes bool) bool {
 
 // releaseHow is how the lease is released. An acquire that arrived after the release would take the lock for a whole
 // TTL, so where a copy of one may still come the release leaves a tombstone for it. Not always: that would be a write
-// more for every lease. Where others may know the token, the release asks whether somebody has adopted the lease.
-func (le *Lease) releaseHow() backend.How {
+// more for every lease. Where others may know the token, the release asks whether somebody has adopted the lease. A
+// lease that was lost does not rest: nobody knows whether its work was done.
+func (le *Lease) releaseHow() (how backend.How) {
 	le.mu.Lock()
 	defer le.mu.Unlock()
 	switch {
 	case le.resent:
-		return backend.Cancel
+		how = backend.Cancel
 	case le.shared:
-		return backend.Told
+		how = backend.Told
 	}
-	return backend.Plain
+	if le.o.minHold > 0 && errors.Is(le.err, ErrReleased) {
+		how |= backend.Rest
+	}
+	return how
 }
 
 // releaseBound is how long one release may take.

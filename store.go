@@ -4,6 +4,7 @@ import (
 	"context"
 	"embed"
 	"fmt"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -28,6 +29,7 @@ var (
 	adoptScript   = script.Load(files, "adopt.lua", constants)
 	renewScript   = script.Load(files, "renew.lua", constants)
 	releaseScript = script.Load(files, "release.lua", constants)
+	finishScript  = script.Load(files, "finish.lua", constants)
 	inspectScript = script.Load(files, "inspect.lua", constants)
 )
 
@@ -121,6 +123,15 @@ type tenureOfOne struct {
 	keys rediskey.Keys
 	// ordinary means that the token had the lock at the first attempt, and that nobody is known to wait.
 	ordinary atomic.Bool
+	rest     *rest // of a lease that is to be held for a time at least; written by its Acquire
+}
+
+// rest says when a lock may be free again. The server's clock decides, and the fencing token, which is its time at the grant,
+// says when the lock was won. A counter that is ahead of the clock makes that too late by any time, so the time that has passed
+// here since the grant was heard of is a second bound: it is never more than has passed since the lock was won.
+type rest struct {
+	until int64 // by the server's clock, in µs
+	heard time.Time
 }
 
 // command begins a run of a script on the first n keys, with the token as its first argument.
@@ -150,6 +161,9 @@ func (t *tenureOfOne) Acquire(ctx context.Context, how backend.Mode, bound time.
 		return backend.Answer{}, writes, err
 	}
 	a, err := decodeAcquire(reply)
+	if a.State == backend.Granted && t.MinHold > 0 && t.rest == nil {
+		t.rest = &rest{until: min(a.Fence, math.MaxInt64-t.MinHold.Microseconds()) + t.MinHold.Microseconds(), heard: time.Now()}
+	}
 	if atFirst := a.State == backend.Granted && !a.Found && (how == backend.Try || how == backend.Join); atFirst {
 		t.ordinary.Store(true)
 		t.s.memory.Taken(t.Key)
@@ -236,11 +250,16 @@ func (t *tenureOfOne) Lane() any { return t.s.Lane(t.Key) }
 func (t *tenureOfOne) Release(ctx context.Context, how backend.How, bound time.Duration) (found, writes int, _ error) {
 	var cmd *roundtrip.Command
 	isShort := false
-	switch how {
-	case backend.Return:
+	switch {
+	case how&backend.Rest != 0:
+		cmd = t.command(ctx, finishScript, allKeys)
+		most := max(0, t.MinHold-time.Since(t.rest.heard))
+		cmd.Add(releaseModes[how&^backend.Rest], t.rest.until, millis(most))
+		t.s.addWake(cmd, t.Key)
+	case how == backend.Return:
 		cmd = t.adoption(ctx)
 		cmd.Add("cancel")
-	case backend.Plain:
+	case how == backend.Plain:
 		cmd = t.release(ctx, how, noTombstones)
 		if isShort = t.ordinary.Load() && !t.s.memory.IsUnusual(t.Key); isShort {
 			cmd.SetShort(short.Release)
@@ -314,6 +333,9 @@ func decodeView(reply any) (v backend.View, err error) {
 		return v, fmt.Errorf("%w: %v to inspect", fault.ErrReply, reply)
 	}
 	holder, _ := list[0].(string)
+	if last, rests := token.Resting(holder); rests {
+		holder, v.Resting = last, true
+	}
 	r := script.Elements(list[1:])
 	left, forever, missing := r.PTTL()
 	switch {

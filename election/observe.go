@@ -74,7 +74,7 @@ func final(err error) bool {
 }
 
 func leaderOf(state leasehold.LockState) Leader {
-	if !state.Held {
+	if !state.Held || state.Resting {
 		return Leader{}
 	}
 	return Leader{Owner: state.Owner, Term: state.FencingToken}

@@ -34,13 +34,14 @@ var _ gocron.Locker = (*Locker)(nil)
 // leasehold.WithKeyPrefix.
 //
 // The clocks of two machines differ, and the later one must find the lock taken although the job is done. So a lock is kept
-// for at least half the TTL after it was won, by the clock of Redis, whatever happens to this process. It is free again after
-// one and a half TTL, or when the job has ended, whichever is later. So the TTL has to be more than twice the most that the
-// clocks differ by, and less than half the time between two runs. While the job runs, the lease is renewed.
+// for at least half the TTL after it was won, by the clock of Redis, whatever happens to this process: see
+// leasehold.WithMinHold, which is an option for another time. Then it is free, or when the job has ended, whichever is later. So
+// the TTL has to be more than twice the most that the clocks differ by, and less than the time between two runs. While the job
+// runs, the lease is renewed. The lock of a quorum cannot rest, so for one Lock returns leasehold.ErrInvalid.
 //
 // An invalid TTL or option is reported by Lock, for which gocron has the listener AfterLockError.
 func NewLocker(locker *leasehold.Locker, ttl time.Duration, opts ...leasehold.Option) *Locker {
-	return &Locker{locker, ttl, append([]leasehold.Option{leasehold.WithAutoRenew(true)}, opts...)}
+	return &Locker{locker, ttl, append([]leasehold.Option{leasehold.WithAutoRenew(true), leasehold.WithMinHold(max(ttl/2, 0))}, opts...)}
 }
 
 // Lock takes the lock for one run. Any error has gocron leave the run out: leasehold.ErrHeld says that another scheduler has
@@ -50,20 +51,11 @@ func (l *Locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &run{lease, time.Now().Add(l.ttl / 2)}, nil
+	return run{lease}, nil
 }
 
 // run is one run of a job.
-type run struct {
-	lease *leasehold.Lease
-	until time.Time // the lock must not be free before
-}
+type run struct{ lease *leasehold.Lease }
 
-// Unlock leaves the lock to its TTL if it is too early to give it back. A timer that gave it back later would be shorter, but
-// would end with the process: a deploy would then run the job again.
-func (r *run) Unlock(ctx context.Context) error {
-	if time.Now().Before(r.until) && r.lease.Detach() != "" {
-		return nil
-	}
-	return r.lease.Release(ctx)
-}
+// Unlock ends the run. The lock rests if it is too early for another one.
+func (r run) Unlock(ctx context.Context) error { return r.lease.Release(ctx) }

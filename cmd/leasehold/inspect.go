@@ -80,6 +80,8 @@ func describe(w io.Writer, s leasehold.LockState) {
 	switch {
 	case !s.Held:
 		fmt.Fprint(t, "held\tno\n")
+	case s.Resting:
+		fmt.Fprint(t, "held\tno, it rests after its last lease\n")
 	case s.Owner == "":
 		fmt.Fprint(t, "held\tyes, by a holder without a label\n")
 	default:

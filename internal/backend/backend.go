@@ -42,6 +42,7 @@ type Request struct {
 	LockDelay      time.Duration
 	Replicas       int // that must acknowledge an acquire
 	ReplicasWithin time.Duration
+	MinHold        time.Duration // after an acquire, for which a release with Rest leaves the lock taken
 }
 
 // Tenure is what one token has on the servers, from its first attempt to its last release. Its methods are safe for concurrent
@@ -117,6 +118,10 @@ const (
 	Return            // the same of an attempt to adopt: the lock goes back to the former token
 )
 
+// Rest is added to Plain, Told or Cancel at the end of a lease. The lock is then given back, and rests until Request.MinHold has
+// passed since it was won, by the clock of what keeps it: nobody can have it. It is for tenures whose Acquire has answered Granted.
+const Rest How = 1 << 8
+
 // State is what an attempt found.
 type State int
 
@@ -161,6 +166,7 @@ const (
 // View is what is known of a lock at one instant.
 type View struct {
 	Held    bool
+	Resting bool          // held by no lease: its last was released, and it rests
 	Owner   string        // the holder's label
 	Left    time.Duration // until the key expires; -1: never
 	Fence   int64         // the last fencing token; 0: none is known

@@ -50,7 +50,8 @@ func atLeast(t *testing.T, what string, goal, got int) {
 // The shape of the code, so that it stays one that a reader finds his way in.
 func TestTheCodeKeepsItsShape(t *testing.T) {
 	t.Run("root", func(t *testing.T) {
-		atMost(t, "entries of the root", 62, len(tracked(t)))
+		// 62, and finish.lua: release.lua, which every release runs, does not learn about locks that rest.
+		atMost(t, "entries of the root", 63, len(tracked(t)))
 		sources := goSources(t, ".")
 		atMost(t, "Go sources of the root", 15, len(sources))
 		total := 0
@@ -60,8 +61,9 @@ func TestTheCodeKeepsItsShape(t *testing.T) {
 		// 2,600, and what came later: 12 for WithWait, whose wait is in line; 5 for Callers, since a hook of the client, which
 		// makes spans, belongs to no package that may look into internal ones; 126 for Extend, whose rules are in keep, and
 		// which moves the deadline of a lease, so it stands beside Renew; 33 for the short scripts (internal/short): store.go says
-		// when they are sent; 28 for Shutdown, which is the first half of Close; 2 for giving commands back, which store.go makes.
-		atMost(t, "lines of the root's Go sources", 2806, total)
+		// when they are sent; 28 for Shutdown, which is the first half of Close; 2 for giving commands back, which store.go makes;
+		// 46 for WithMinHold: the option, when a release asks for the rest, and what store.go knows of the time.
+		atMost(t, "lines of the root's Go sources", 2852, total)
 	})
 	t.Run("files", func(t *testing.T) {
 		walk(t, func(file string) {
@@ -90,7 +92,7 @@ func TestTheCodeKeepsItsShape(t *testing.T) {
 		}
 	})
 	t.Run("names", func(t *testing.T) {
-		atMost(t, "exported names of the root", 75, len(exportedNames(t)))
+		atMost(t, "exported names of the root", 76, len(exportedNames(t)))
 	})
 	t.Run("waiter's TTL", func(t *testing.T) {
 		digits, places := regexp.MustCompile(`\b2_?500\b`), 0

@@ -42,8 +42,8 @@ var (
 	State func(lease any) Lease
 )
 
-// Five are the scripts of a single Redis.
-type Five struct{ Acquire, Adopt, Renew, Release, Inspect *script.Script }
+// Six are the scripts of a single Redis.
+type Six struct{ Acquire, Adopt, Renew, Release, Finish, Inspect *script.Script }
 
 // Scripts are the scripts that Lockers run. A test may break one with Set.
-var Scripts Five
+var Scripts Six

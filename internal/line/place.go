@@ -210,13 +210,13 @@ func (p *place) sleep(ctx context.Context, d time.Duration, woken Woken) (_ Gran
 //
 // For some leases a poll is needed, which confirms the grant and gives the full TTL: a lease that
 // nobody renews, because Acquire cannot return it unconfirmed; one with a lock delay or replicas,
-// because the hand-over sees to neither; one with a longest hold, which counts from now; and one
-// that would have to be renewed at once.
+// because the hand-over sees to neither; one with a longest or least hold, which counts from now;
+// and one that would have to be renewed at once.
 func (p *place) trust(m message) (_ Grant, trusted bool) {
 	w := p.w
 	life := min(backend.WaiterTTL, w.TTL)
 	deadline := p.anchor.Plus(life - clock.Margin(life))
-	if !w.AutoRenew || w.LockDelay > 0 || w.Replicas > 0 || w.MaxHold > 0 || deadline.Plus(-life/3).Reached(p.l.clock.Now()) {
+	if !w.AutoRenew || w.LockDelay > 0 || w.Replicas > 0 || w.MaxHold > 0 || w.MinHold > 0 || deadline.Plus(-life/3).Reached(p.l.clock.Now()) {
 		return Grant{}, false
 	}
 	if !p.isPlausible(m.fence) {

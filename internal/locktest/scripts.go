@@ -216,6 +216,8 @@ func ScriptArgs(sc *script.Script, mode, token string, tt ScriptCase) []any {
 		if args = []any{token, mode}; mode == "release" || mode == "force" {
 			n = 4
 		}
+	case FinishScript:
+		args = []any{token, mode, 0, px} // a case writes the time: ARGV[3] = digits(us + 1000)
 	case InspectScript:
 		n, args = 4, nil
 	}
@@ -344,6 +346,7 @@ var (
 	AdoptScript   = inside.Scripts.Adopt
 	RenewScript   = inside.Scripts.Renew
 	ReleaseScript = inside.Scripts.Release
+	FinishScript  = inside.Scripts.Finish
 	InspectScript = inside.Scripts.Inspect
 )
 
@@ -356,7 +359,7 @@ var ShortScripts = map[*script.Script][]*script.Script{
 
 // Scripts are all scripts of a single Redis.
 func Scripts() []*script.Script {
-	all := []*script.Script{AcquireScript, AdoptScript, RenewScript, ReleaseScript, InspectScript}
+	all := []*script.Script{AcquireScript, AdoptScript, RenewScript, ReleaseScript, FinishScript, InspectScript}
 	for _, forms := range ShortScripts {
 		all = append(all, forms...)
 	}

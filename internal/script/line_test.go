@@ -67,11 +67,13 @@ func (w *lineWalk) one() {
 		px *= 100 // no TTL ends between two commands of one step
 	}
 	before := w.look()
-	if before.owner != "" && w.rand.IntN(4) == 0 {
+	if before.owner != "" && w.rand.IntN(4) == 0 && !before.rests() {
 		token = before.owner // it may be an adopter's
 	}
 	r := backend.Request{Key: "k", Token: token, PX: px}
-	switch op := w.rand.IntN(14); op {
+	switch op := w.rand.IntN(15); op {
+	case 14:
+		w.finish(before, token)
 	case 12:
 		w.adopt(before, r)
 	case 13:
@@ -109,6 +111,28 @@ func (w *lineWalk) one() {
 	case 11:
 		require.NoError(w.t, w.s.Client.ScriptFlush(ctx).Err())
 	}
+}
+
+// finish releases the lock for one who was to hold it for a time at least.
+func (w *lineWalk) finish(before lineState, token string) {
+	d := time.Duration(w.rand.IntN(3)) * time.Minute
+	if w.s.Mini {
+		d /= 60
+	}
+	until := time.UnixMicro(before.fence).Add(d)
+	args := locktest.ScriptArgs(locktest.FinishScript, "told", token, locktest.ScriptCase{Px: d.Milliseconds()})
+	args[len(args)-2] = until.UnixMicro()
+	require.NoError(w.t, w.s.Client.Do(w.t.Context(), args...).Err(), w.name())
+	left := until.Sub(w.s.Client.Time(w.t.Context()).Val())
+	if before.owner != token || left < 0 {
+		w.released(before, token)
+		return
+	}
+	after := w.look()
+	require.True(w.t, after.owner == token+"!" || left < time.Second && after.owner == "", "%s: %+v", w.name(), after)
+	require.Equal(w.t, before.live, after.live, "%s: nobody is served", w.name())
+	ends := time.Duration(w.s.Client.PTTL(w.t.Context(), "k").Val())
+	require.InDelta(w.t, min(left, d), ends, float64(time.Second), w.name())
 }
 
 // adopt has a new token, or one that has come already, take the place of the request's.
@@ -178,7 +202,7 @@ func (w *lineWalk) judge() {
 		require.Empty(w.t, now.line, "%s: a line behind a counter without the flag", w.name())
 		require.False(w.t, now.buried, "%s: tombstones behind a counter without the flag", w.name())
 	}
-	if now.owner == "" {
+	if now.owner == "" || now.rests() {
 		return
 	}
 	if fence := w.fences[now.owner]; fence != now.fence { // a new lease, not heard of before
@@ -197,6 +221,9 @@ type lineState struct {
 	plain      bool     // the counter is there and has no flag
 	buried     bool     // there are tombstones
 }
+
+// rests reports whether the lock is taken and nobody's.
+func (s lineState) rests() bool { return strings.HasSuffix(s.owner, "!") }
 
 func (w *lineWalk) look() lineState {
 	const src = `

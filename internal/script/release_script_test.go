@@ -2,6 +2,7 @@ package script_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -89,6 +90,7 @@ func TestReleaseScript(t *testing.T) {
 		{Name: "held", Arrange: other, Reply: `"other"`, After: ""},
 		{Name: "held for ever", Arrange: "set(K, 'someone')", Reply: `"someone"`, After: ""},
 		{Name: "held by an empty value", Arrange: "set(K, '', 'PX', 30000)", Reply: `""`, After: ""},
+		{Name: "resting", Arrange: "holds('me!', 30000)", Reply: `"me!"`, After: ""},
 		{Name: "free", Reply: "-1", After: ""},
 		{Name: "held, a live head", Arrange: other + "waits('b', 1000)", Reply: `"other"`, After: locktest.Lines("F = now+"+week, "K = b, 1s")},
 		{Name: "free, a live head", Arrange: "waits('b', 1000)", Reply: "-1", After: locktest.Lines("F = now+"+week, "K = b, 1s")},
@@ -107,6 +109,7 @@ func TestReleaseScript(t *testing.T) {
 		{Name: "another's, list for tombstones", Arrange: other + "list(D)", Reply: "-2", After: "="},
 		{Name: "list at K", Arrange: "list(K)", Reply: "-4", After: "="},
 	}
+	atOnce := slices.Clone(both) // of a lease whose lock need not rest
 	both = append(both, locktest.ScriptCase{Name: "adopted", Arrange: other + "undone('me', 60000)", Reply: "-2", After: "="})
 
 	// The waiters meet the error by themselves.
@@ -123,6 +126,9 @@ func TestReleaseScript(t *testing.T) {
 		locktest.RunScriptCases(t, s, locktest.ReleaseScript, "release", both...)
 		locktest.RunScriptCases(t, s, locktest.ReleaseScript, "cancel", undo...)
 		locktest.RunScriptCases(t, s, locktest.ReleaseScript, "told", told...)
+		locktest.RunScriptCases(t, s, locktest.FinishScript, "release", atOnce...)
+		locktest.RunScriptCases(t, s, locktest.FinishScript, "cancel", undo...)
+		locktest.RunScriptCases(t, s, locktest.FinishScript, "told", told...)
 		for i := range force {
 			force[i].Token = "-"
 		}

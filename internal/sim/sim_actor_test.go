@@ -45,6 +45,14 @@ func (a *simActor) pause(most time.Duration) { time.Sleep(a.upTo(most)) }
 
 func (a *simActor) ttl() time.Duration { return a.h.ttls[a.rng.IntN(len(a.h.ttls))] }
 
+// minHold has some locks rest.
+func (a *simActor) minHold() leasehold.Option {
+	if a.h.rests > 0 && a.chance(0.5) {
+		return leasehold.WithMinHold(a.h.rests)
+	}
+	return leasehold.Option{}
+}
+
 var (
 	errPatience = errors.New("the actor's patience is over")
 	errWhim     = errors.New("the actor thinks better of it")
@@ -67,7 +75,7 @@ func (a *simActor) acquire(key string, patience time.Duration, whim bool) {
 	}
 	auto := a.chance(a.h.renews)
 	done := a.h.judge.waits(w, key)
-	lease, err := a.p.locker.Acquire(ctx, key, a.ttl(), leasehold.WithAutoRenew(auto))
+	lease, err := a.p.locker.Acquire(ctx, key, a.ttl(), leasehold.WithAutoRenew(auto), a.minHold())
 	done()
 	now := time.Now()
 	if err == nil {
@@ -101,7 +109,7 @@ func (a *simActor) try(key string) {
 	if inside.Of(a.p.locker).Backend.(interface{ IsUnknown() bool }).IsUnknown() {
 		bound = roundtrip.FirstBound // no server was ever heard
 	}
-	lease, err := a.p.locker.TryAcquire(ctx, key, ttl, leasehold.WithAutoRenew(auto))
+	lease, err := a.p.locker.TryAcquire(ctx, key, ttl, leasehold.WithAutoRenew(auto), a.minHold())
 	if took := time.Since(begun); took > min(patience, bound)+time.Millisecond {
 		a.fail("TryAcquire took %v", took)
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/go-leasehold/leasehold/internal/locktest"
+	"github.com/go-leasehold/leasehold/internal/token"
 )
 
 // What the referee says to a change of hands, and to none.
@@ -29,6 +30,27 @@ func (r *simReferee) passedOn(old, l *simLock, by string, args []string) bool {
 	}
 	from.over = true
 	r.issues(l)
+	return true
+}
+
+// rested judges a release that may have the lock rest, and reports whether it does. r.mu is held.
+func (r *simReferee) rested(old, l *simLock, by string, args []string) bool {
+	last, rests := token.Resting(l.owner)
+	mayRest := len(args) > 1 && (args[1] == locktest.FinishScript.Hash || args[1] == locktest.FinishScript.Src)
+	since := time.Since(old.moved)
+	if !rests {
+		if mayRest && old.owner == by && since < r.rests {
+			r.violation("%s is released after %v, and the lock does not rest", r.name(by), since)
+		}
+		return false
+	}
+	switch ends := since + l.ttl; {
+	case !mayRest || last != by || old.owner != by:
+		r.violation("a command of %s makes the lock of %s rest for %s", r.name(by), r.name(old.owner), r.name(last))
+	case ends < r.rests, ends > r.rests+time.Millisecond && r.token(by).fence != "": // a lost counter makes the lease look younger
+		r.violation("the lock of %s, won %v ago, rests for %v", r.name(by), since, l.ttl)
+	}
+	r.token(by).left, r.token(l.owner).foreign, l.moved = true, true, time.Now()
 	return true
 }
 

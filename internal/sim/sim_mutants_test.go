@@ -122,6 +122,19 @@ var scriptMutants = []struct {
 			w.renews = 1
 		},
 	}, {
+		"a lock rests from its release on",
+		"local left = math.min(math.ceil((UNTIL - t[1] * 1000000 - t[2]) / 1000), MOST)", "local left = MOST", resting,
+	}, {
+		"a lock does not rest",
+		"local rests = value == resting\nif value == ARGV[1] then", "local rests = value == resting\nif false then", resting,
+	}, {
+		"a release makes the lock of whoever has it rest",
+		"local rests = value == resting\nif value == ARGV[1] then", "local rests = value == resting\nif value and not rests then",
+		func(w *simWeather) { resting(w); w.ttls = []time.Duration{20 * time.Millisecond} },
+	}, {
+		"a resting lock has no TTL",
+		"redis.call('SET', KEYS[1], resting, 'KEEPTTL')", "redis.call('SET', KEYS[1], resting)", resting,
+	}, {
 		"an adoption leaves the former token no tombstone",
 		"  bury(FORMER, math.floor(now / 1000))\n", "", passing,
 	}, {

@@ -22,7 +22,8 @@ type simReferee struct {
 	m     *miniredis.Miniredis
 	start time.Time
 	slow  time.Duration
-	room  int // how many of the dead one run of a script clears away
+	room  int           // how many of the dead one run of a script clears away
+	rests time.Duration // the least that some leases are held
 
 	mu     sync.Mutex // guards what follows
 	locks  map[string]*simLock
@@ -229,7 +230,7 @@ func (r *simReferee) after(h *simHost, args []string, reply []byte) {
 		r.read(l)
 		switch {
 		case l.owner != old.owner:
-			if !r.passedOn(&old, l, by, args) {
+			if !r.rested(&old, l, by, args) && !r.passedOn(&old, l, by, args) {
 				r.handedOver(&old, l, by)
 			}
 			if mode == "" && l.owner != "" {

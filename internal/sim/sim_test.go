@@ -63,6 +63,7 @@ type simWeather struct {
 	ttls          []time.Duration // of leases
 	think, hold   time.Duration   // the longest pauses of an actor, outside of the lock and in it
 	lockDelay     time.Duration
+	rests         time.Duration // the least that some leases are held; 0: none
 	readTimeout   time.Duration
 	retries       int
 
@@ -114,11 +115,14 @@ func drawWeather(rng *rand.Rand) simWeather {
 	if rng.IntN(3) == 0 && w.room == 0 {
 		w.room = 1 + rng.IntN(2)
 	}
+	if w.lockers*w.each <= 8 {
+		w.rests = cmp.Or(w.rests, pick(0, 0, 0, 100*ms, time.Second))
+	}
 	return w
 }
 
 // storms are weathers in which what is rare elsewhere happens often.
-var storms = []func(*simWeather){expiring, dying, crowding, stalling, deafening, stuttering, lagging, lingering, suspending, sharing}
+var storms = []func(*simWeather){expiring, dying, crowding, stalling, deafening, stuttering, lagging, lingering, suspending, sharing, resting}
 
 // expiring: leases are over before they are released.
 func expiring(w *simWeather) {
@@ -138,6 +142,13 @@ func sharing(w *simWeather) {
 	w.lockers, w.each, w.keys, w.slow = 2, 16, 10, 3*time.Millisecond
 	w.think, w.hold, w.tries = time.Millisecond, time.Millisecond, 0.3
 	w.ttls, w.lasting = []time.Duration{300 * time.Millisecond, time.Second}, 5*time.Second
+}
+
+// resting: leases are released at once, and the locks rest, while releases come twice or late.
+func resting(w *simWeather) {
+	w.lockers, w.each, w.troubles, w.between = 3, 1, []string{"duplicate", "lose reply", "stall"}, 300*time.Millisecond
+	w.ttls, w.hold, w.think, w.rests = []time.Duration{300 * time.Millisecond, 5 * time.Second}, 200*time.Millisecond, time.Millisecond, 300*time.Millisecond
+	w.slow = 15 * time.Millisecond
 }
 
 // crowding: the same, and one run of a script does not clear them away.
@@ -210,7 +221,7 @@ func play(t *testing.T, seed uint64, w simWeather) (broken []string, trace strin
 			h.keys = append(h.keys, fmt.Sprintf("key%d", i))
 		}
 		h.judge = newReferee(m, w.slow, h.keys)
-		h.judge.room = cmp.Or(w.room, 256)
+		h.judge.room, h.judge.rests = cmp.Or(w.room, 256), w.rests
 		h.net = &simNetwork{m: m, turn: make(chan struct{}, 1), judge: h.judge, seed: seed, slow: w.slow}
 		for i := range w.lockers {
 			h.hosts = append(h.hosts, h.host(i, dial))

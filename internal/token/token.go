@@ -8,9 +8,14 @@
 // of its grant, which therefore need not carry the token: whoever listens on the channel learns no secret. The wake id is
 // random too, and nobody hears it before the grant, so a message can be forged only by those who can read the line.
 // The scripts cut both ids out of a token by their places; acquire.lua tells by the points whether a holder is one of ours.
+//
+// A lock that rests has the token of its last lease with restMark behind the secret: see finish.lua.
 package token
 
 import "crypto/rand"
+
+// restMark stands at ownerAt-1 in the value of a lock that rests. A token has a point there, or its end.
+const restMark = '!'
 
 // The parts of a token, in characters.
 const (
@@ -68,6 +73,15 @@ func Owner(token string) string {
 		return token[ownerAt:]
 	}
 	return ""
+}
+
+// Resting returns the token of the last lease of a lock that rests, and reports whether that is what the value says.
+func Resting(value string) (token string, rests bool) {
+	if len(value) < ownerAt || value[ownerAt-1] != restMark {
+		return "", false
+	}
+	token = value[:ownerAt-1] + value[ownerAt:]
+	return token, IsOurs(token)
 }
 
 // IsOurs reports whether a value at a key has the shape of our tokens.
