@@ -136,7 +136,7 @@ func TestAWaitOnARingWithoutAnyServerEndsWithItsContext(t *testing.T) {
 			x, err := l.TryAcquire(t.Context(), "k", time.Minute)
 			require.NoError(t, err)
 			defer func() { ring.SetAddrs(shardsOf(s)); assert.NoError(t, x.Release(t.Context())) }()
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			got := locktest.Beside(func() (*leasehold.Lease, error) { return l.Acquire(ctx, "k", time.Minute) })
 			require.Eventually(t, func() bool {
@@ -144,7 +144,8 @@ func TestAWaitOnARingWithoutAnyServerEndsWithItsContext(t *testing.T) {
 				return err == nil && s.Waiters == 1
 			}, locktest.Soon, time.Millisecond)
 			ring.SetAddrs(nil)
-			assert.ErrorIs(t, (<-got).Err, context.DeadlineExceeded)
+			defer time.AfterFunc(1500*time.Millisecond, cancel).Stop() // not a deadline, which could come before the waiter stands in line
+			assert.ErrorIs(t, (<-got).Err, context.Canceled)
 		})
 	}
 }

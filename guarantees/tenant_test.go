@@ -134,7 +134,7 @@ func TestAHookThatRewritesKeysKeepsTenantsApart(t *testing.T) {
 			s := redistest.Server(t)
 			redistest.Replica(t, s)
 			return tenancy{[]*redis.Client{s.Client()}, func(h tenant) *leasehold.Locker {
-				return hooked(t, s.Client(), h, leasehold.WithReplicas(1, time.Second))
+				return hooked(t, s.Client(), h, leasehold.WithReplicas(1, 2*time.Second))
 			}}
 		},
 		"ring": func(t *testing.T) tenancy {

@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/redis/go-redis/v9"
@@ -223,4 +225,20 @@ func TestAKeyIsPrintedWithTwoHundredBytesAtMost(t *testing.T) {
 	assert.Equal(t, `"x`+strings.Repeat("ä", 99)+`"…`, Quote("x"+strings.Repeat("ä", 100)), "no half characters")
 	assert.Equal(t, `"`+strings.Repeat(`\x80`, 200)+`"…`, Quote(strings.Repeat("\x80", 300)))
 	assert.True(t, utf8.ValidString(Quote(strings.Repeat("\U0001F512", 100))))
+}
+
+func TestAWaitThatIsOverSaysWhatWasWaitedFor(t *testing.T) {
+	err := Overdue(ErrHeld, 2*time.Second)
+	assert.ErrorIs(t, err, ErrHeld)
+	assert.False(t, Unavailable(err))
+	assert.ErrorContains(t, err, "WithWait(2s) is over")
+
+	err = Overdue(nil, 2*time.Second) // nothing was answered
+	assert.True(t, Unavailable(err))
+	assert.NotErrorIs(t, err, ErrHeld)
+	assert.True(t, Has[*NoAnswer](err))
+	assert.ErrorContains(t, err, "WithWait(2s) is over")
+	for _, ended := range []error{context.DeadlineExceeded, context.Canceled} {
+		assert.NotErrorIs(t, err, ended, "no context has ended")
+	}
 }
