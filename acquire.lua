@@ -90,7 +90,7 @@ redis.call('PEXPIRE', Q, 2 * $WAITER_TTL)
 local given = redis.call('GET', F) or now
 if type(given) == 'string' then
   if tonumber(given) then redis.call('SET', F, given .. '+', 'KEEPTTL') end -- the flag: see token.lua
-  given = string.gsub(given, '%+$', '')
+  given = string.gsub(given, '%+*$', '')
 end
 local a, b, c = string.match(owner or '', '^%w+()%.%w+()%.%w+()')
 local foreign = owner and not (a == 17 and b == 31 and c == 58)

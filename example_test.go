@@ -203,6 +203,24 @@ func ExampleWithMinHold() {
 	// resting: false <nil>
 }
 
+// A program that locks each order once leaves no counter behind for a week.
+func ExampleWithCounterLife() {
+	ctx := context.Background()
+	client, server, stop := exampleRedis()
+	defer stop()
+	locker := leasehold.New(client, leasehold.WithCounterLife(10*time.Minute))
+	defer locker.Close()
+
+	err := locker.WithLock(ctx, "order:7", 10*time.Second, func(ctx context.Context, lease *leasehold.Lease) error {
+		fmt.Println("while it is held:", server.TTL("leasehold:counter:{order:7}"))
+		return nil
+	})
+	fmt.Println("then:", server.TTL("leasehold:counter:{order:7}"), err)
+	// Output:
+	// while it is held: 168h0m0s
+	// then: 10m0s <nil>
+}
+
 func ExampleLease_Renew() {
 	ctx := context.Background()
 	client, server, stop := exampleRedis()

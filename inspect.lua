@@ -17,4 +17,4 @@ for i = 1, #tokens do
   if left then waiters = waiters + 1 end
 end
 local owner, left = redis.call('GET', KEYS[1]) or '', redis.call('PTTL', KEYS[1])
-return {owner, left, (string.gsub(redis.call('GET', KEYS[3]) or '', '%+$', '')), waiters}
+return {owner, left, (string.gsub(redis.call('GET', KEYS[3]) or '', '%+*$', '')), waiters}

@@ -86,6 +86,7 @@ func (l *Locker) prepare(a *attempt, key string, ttl time.Duration, opts []Optio
 	}
 	a.asks.PX, a.asks.LockDelay = a.o.px(ttl), a.o.lockDelay
 	a.asks.Replicas, a.asks.ReplicasWithin, a.asks.MinHold = a.o.replicas, a.o.replicasIn, a.o.minHold
+	a.asks.CounterLife = a.o.counterLife
 	a.asks.Owner, a.asks.TTL, a.asks.MaxHold, a.asks.Within = a.o.owner, ttl, a.o.maxHold, a.o.wait
 	err := a.o.check(ttl)
 	if err == nil {

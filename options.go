@@ -45,19 +45,20 @@ type options struct {
 	at        place // of the options that are being set
 	misplaced error // about one that was given where it does not belong
 
-	autoRenew  *bool          // nil: as the method does by default
-	wait       *time.Duration // nil: for as long as the context allows
-	renewEvery time.Duration
-	renewWish  bool // renewEvery is New's
-	maxHold    time.Duration
-	minHold    time.Duration
-	lockDelay  time.Duration
-	replicas   int
-	replicasIn time.Duration
-	prefix     string
-	owner      string
-	hooks      []Hooks // in the order of their calls
-	logger     *slog.Logger
+	autoRenew   *bool          // nil: as the method does by default
+	wait        *time.Duration // nil: for as long as the context allows
+	renewEvery  time.Duration
+	renewWish   bool // renewEvery is New's
+	maxHold     time.Duration
+	minHold     time.Duration
+	lockDelay   time.Duration
+	counterLife time.Duration
+	replicas    int
+	replicasIn  time.Duration
+	prefix      string
+	owner       string
+	hooks       []Hooks // in the order of their calls
+	logger      *slog.Logger
 
 	quarantine time.Duration
 }
@@ -101,6 +102,18 @@ func WithMaxHold(d time.Duration) Option {
 // passed. [WithLockDelay] does not lengthen a rest. An adopted lease was won when it was adopted. It is not for a quorum.
 func WithMinHold(d time.Duration) Option {
 	return Option{func(o *options) { o.minHold = d }}
+}
+
+// WithCounterLife has the fencing counter of a lock forgotten d after a release for which nobody waits, or after the rest of
+// [WithMinHold]. It is for those who lock very many different keys: a counter takes about 150 bytes of Redis' memory, and lives for a
+// week otherwise. d is a minute to a week. Zero is the default, the week. While a lease is held, and after it was lost, the
+// counter lives as ever.
+//
+// Without its counter a lock's next fencing token is the server's time. That is higher than the last one, unless the clock was set
+// back by more than d, or a failover goes to a server whose clock is behind by more than d. So d must be longer than any such step.
+// A release takes the server a little longer. WithCounterLife is not for a quorum.
+func WithCounterLife(d time.Duration) Option {
+	return Option{func(o *options) { o.counterLife = d }}
 }
 
 // WithLockDelay makes Redis keep the key for d longer than the holder trusts the lease. So after a crash or a loss
@@ -200,6 +213,8 @@ func (o *options) check(ttl time.Duration) error {
 		return invalid("WithMaxHold(%v): want %v or more, or 0 for no bound", o.maxHold, minTTL)
 	case o.minHold < 0 || o.minHold > maxTTL:
 		return invalid("WithMinHold(%v): want 0 to ten years", o.minHold)
+	case o.counterLife != 0 && (o.counterLife < time.Minute || o.counterLife > 7*24*time.Hour):
+		return invalid("WithCounterLife(%v): want a minute to a week, or 0 for the default", o.counterLife)
 	case o.lockDelay < 0 || o.lockDelay > maxTTL-ttl:
 		return invalid("WithLockDelay(%v): want 0 or more, and ten years at most with the ttl of %v", o.lockDelay, ttl)
 	case o.replicas < 0 || o.replicas > 0 && (o.replicasIn < time.Millisecond || o.replicasIn > min(ttl/2, maxReplicasIn)):

@@ -251,11 +251,8 @@ func (t *tenureOfOne) Release(ctx context.Context, how backend.How, bound time.D
 	var cmd *roundtrip.Command
 	isShort := false
 	switch {
-	case how&backend.Rest != 0:
-		cmd = t.command(ctx, finishScript, allKeys)
-		most := max(0, t.MinHold-time.Since(t.rest.heard))
-		cmd.Add(releaseModes[how&^backend.Rest], t.rest.until, millis(most))
-		t.s.addWake(cmd, t.Key)
+	case how&backend.Rest != 0 || t.CounterLife > 0 && how != backend.Return:
+		cmd = t.finish(ctx, how)
 	case how == backend.Return:
 		cmd = t.adoption(ctx)
 		cmd.Add("cancel")
@@ -286,6 +283,18 @@ func (t *tenureOfOne) Release(ctx context.Context, how backend.How, bound time.D
 func (t *tenureOfOne) release(ctx context.Context, how backend.How, n int) *roundtrip.Command {
 	cmd := t.command(ctx, releaseScript, n)
 	cmd.Add(releaseModes[how])
+	t.s.addWake(cmd, t.Key)
+	return cmd
+}
+
+// finish is a run of finish.lua.
+func (t *tenureOfOne) finish(ctx context.Context, how backend.How) *roundtrip.Command {
+	var until, most int64
+	if how&backend.Rest != 0 {
+		until, most = t.rest.until, millis(max(0, t.MinHold-time.Since(t.rest.heard)))
+	}
+	cmd := t.command(ctx, finishScript, allKeys)
+	cmd.Add(releaseModes[how&^backend.Rest], until, most, millis(t.CounterLife))
 	t.s.addWake(cmd, t.Key)
 	return cmd
 }

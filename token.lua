@@ -10,6 +10,9 @@
 -- flag, unless the same script has found neither line nor tombstone. That is what the short scripts rely on, which look at
 -- nothing but the lock and its counter (package short). The rule is model-checked: see proof/line.
 --
+-- A second '+' says that the time to live was shortened (finish.lua), so the next token sets it anew, whoever issues it. For
+-- all else it is the flag.
+--
 -- A token is the server's time in microseconds, or one more than the counter where that is higher. So tokens go on rising
 -- when the counter is lost (FLUSHALL, eviction, a failover that missed the last writes), and the counter may be forgotten
 -- after days: it is needed only while it is ahead of the clock, as after the clock was set back. Not INCR: it would be
@@ -30,15 +33,16 @@ local function fence(now, flag)
     last.err = last.err .. ': KEYS[3]' -- whose name is put there by who reads it
     return nil, last
   end
-  local n = last and (tonumber(last) or tonumber((string.gsub(last, '%+$', ''))))
-  if n and n < now and math.floor(n / 3600000000) == math.floor(now / 3600000000) then
+  local n = last and (tonumber(last) or tonumber((string.gsub(last, '%+*$', ''))))
+  local brief = last and string.find(last, '++', 1, true)
+  if n and n < now and not brief and math.floor(n / 3600000000) == math.floor(now / 3600000000) then
     return now -- and its time to live was set within this hour
   end
   if not last or n and n < now then
     redis.call('EXPIRE', KEYS[3], 604800)
     return now
   end
-  local digits = string.match(last, '^(%d+)%+?$')
+  local digits = string.match(last, '^(%d+)%+*$')
   redis.call('SET', KEYS[3], digits or last, 'KEEPTTL')
   if not digits then
     return nil, redis.error_reply('ERR leasehold: the fencing counter KEYS[3] holds no number')

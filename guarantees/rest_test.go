@@ -258,3 +258,70 @@ func TestALockRestsOnARealServer(t *testing.T) {
 	assert.GreaterOrEqual(t, y.FencingToken()-x.FencingToken(), d.Microseconds())
 	require.NoError(t, y.Release(t.Context()))
 }
+
+// counterTTL is how long the fencing counter of k has to live.
+func counterTTL(w *locktest.World) time.Duration {
+	return w.M.TTL(string(rediskey.Derive(nil, "", rediskey.Counter, "k")))
+}
+
+func TestACounterIsForgottenSoonerIfTheOptionsOfItsLeasesSaySo(t *testing.T) {
+	const week = 7 * 24 * time.Hour
+	locktest.InBubble(t, func(t *testing.T, w *locktest.World) {
+		p, q := w.Party(leasehold.WithCounterLife(10*time.Minute)), w.Party()
+		for range 3 {
+			x := locktest.Take(t, p.Locker, time.Minute)
+			assert.Equal(t, week, counterTTL(w), "a lease that is not released keeps it")
+			time.Sleep(time.Second)
+			require.NoError(t, x.Release(t.Context()))
+			assert.Equal(t, 10*time.Minute, counterTTL(w))
+			time.Sleep(time.Second)
+		}
+		assert.EqualValues(t, 3, p.Stats().Released)
+
+		// Those without the option have what they are promised.
+		x := locktest.Take(t, q.Locker, time.Minute)
+		assert.Equal(t, week, counterTTL(w))
+		require.NoError(t, x.Release(t.Context()))
+		assert.Equal(t, week, counterTTL(w))
+
+		// So has who waits.
+		x = locktest.Take(t, p.Locker, time.Minute)
+		waiting := locktest.Beside(func() (*leasehold.Lease, error) { return q.Acquire(t.Context(), "k", time.Minute) })
+		synctest.Wait()
+		require.NoError(t, x.Release(t.Context()))
+		require.NoError(t, (<-waiting).Err)
+		assert.Greater(t, counterTTL(w), 6*24*time.Hour)
+	})
+}
+
+// The last lease and the next: in between the counter has been forgotten, and the server's clock is set back.
+func TestWithAShortCounterLifeFencingTokensFallOnlyIfTheClockIsSetBackByMore(t *testing.T) {
+	for _, back := range []time.Duration{0, 9 * time.Minute, 11 * time.Minute, time.Hour} {
+		for _, opts := range [][]leasehold.Option{nil, {leasehold.WithCounterLife(10 * time.Minute)}} {
+			locktest.InBubble(t, func(t *testing.T, w *locktest.World) {
+				p := w.Party(opts...)
+				x := locktest.Take(t, p.Locker, time.Minute)
+				require.NoError(t, x.Release(t.Context()))
+				time.Sleep(10*time.Minute + time.Millisecond)
+				assert.Equal(t, opts == nil, w.Raw.Exists(t.Context(), string(rediskey.Derive(nil, "", rediskey.Counter, "k"))).Val() == 1)
+				w.M.SetTime(time.Now().Add(-back))
+				y := locktest.Take(t, p.Locker, time.Minute)
+				falls := opts != nil && back > 10*time.Minute
+				assert.Equal(t, falls, y.FencingToken() < x.FencingToken(), "set back by %v, with the option: %v", back, opts != nil)
+			})
+		}
+	}
+}
+
+func TestACounterIsForgottenSoonerOnARealServer(t *testing.T) {
+	t.Parallel()
+	s := redistest.Server(t)
+	l := locktest.Process(t, s.Client(), leasehold.WithCounterLife(time.Minute))
+	counter := string(rediskey.Derive(nil, "", rediskey.Counter, "k"))
+	for range 2 {
+		x := locktest.Take(t, l, time.Minute)
+		assert.Greater(t, s.Client().TTL(t.Context(), counter).Val(), 24*time.Hour)
+		require.NoError(t, x.Release(t.Context()))
+		assert.LessOrEqual(t, s.Client().TTL(t.Context(), counter).Val(), time.Minute)
+	}
+}

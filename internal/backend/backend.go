@@ -42,6 +42,7 @@ type Request struct {
 	LockDelay      time.Duration
 	Replicas       int // that must acknowledge an acquire
 	ReplicasWithin time.Duration
+	CounterLife    time.Duration // of the fencing counter after a release for which nobody waited; 0: as the backend has it
 	MinHold        time.Duration // after an acquire, for which a release with Rest leaves the lock taken
 }
 

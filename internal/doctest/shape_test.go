@@ -62,8 +62,9 @@ func TestTheCodeKeepsItsShape(t *testing.T) {
 		// makes spans, belongs to no package that may look into internal ones; 126 for Extend, whose rules are in keep, and
 		// which moves the deadline of a lease, so it stands beside Renew; 33 for the short scripts (internal/short): store.go says
 		// when they are sent; 28 for Shutdown, which is the first half of Close; 2 for giving commands back, which store.go makes;
-		// 46 for WithMinHold: the option, when a release asks for the rest, and what store.go knows of the time.
-		atMost(t, "lines of the root's Go sources", 2852, total)
+		// 46 for WithMinHold: the option, when a release asks for the rest, and what store.go knows of the time;
+		// 25 for WithCounterLife, which the same script of a release sees to.
+		atMost(t, "lines of the root's Go sources", 2877, total)
 	})
 	t.Run("files", func(t *testing.T) {
 		walk(t, func(file string) {
@@ -92,7 +93,7 @@ func TestTheCodeKeepsItsShape(t *testing.T) {
 		}
 	})
 	t.Run("names", func(t *testing.T) {
-		atMost(t, "exported names of the root", 76, len(exportedNames(t)))
+		atMost(t, "exported names of the root", 77, len(exportedNames(t)))
 	})
 	t.Run("waiter's TTL", func(t *testing.T) {
 		digits, places := regexp.MustCompile(`\b2_?500\b`), 0

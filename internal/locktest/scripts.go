@@ -217,7 +217,7 @@ func ScriptArgs(sc *script.Script, mode, token string, tt ScriptCase) []any {
 			n = 4
 		}
 	case FinishScript:
-		args = []any{token, mode, 0, px} // a case writes the time: ARGV[3] = digits(us + 1000)
+		args = []any{token, mode, 0, px, 0} // a case writes the time: ARGV[3] = digits(us + 1000)
 	case InspectScript:
 		n, args = 4, nil
 	}
@@ -236,12 +236,9 @@ func (r *ScriptRun) Text(reply any) string {
 	case int64:
 		return r.Number(reply)
 	case string:
-		digits, flag := strings.CutSuffix(reply, "+") // of a fencing counter
+		digits := strings.TrimRight(reply, "+") // of a fencing counter
 		if n, err := strconv.ParseInt(digits, 10, 64); err == nil {
-			if flag {
-				return r.Number(n) + "+"
-			}
-			return r.Number(n)
+			return r.Number(n) + reply[len(digits):]
 		}
 		if f, err := strconv.ParseFloat(reply, 64); err == nil && strings.Contains(reply, "e+") { // a score of miniredis
 			return r.Number(int64(f))

@@ -155,8 +155,8 @@ func (q *Quorum) Check(r backend.Request, ttl time.Duration) error {
 	switch quarantine := q.config.Quarantine; {
 	case r.Replicas > 0:
 		return fault.Invalid("WithReplicas(%d): a quorum counts nodes, not replicas", r.Replicas)
-	case r.MinHold > 0:
-		return fault.Invalid("WithMinHold(%v): the nodes of a quorum have no clock in common", r.MinHold)
+	case r.MinHold > 0 || r.CounterLife > 0:
+		return fault.Invalid("WithMinHold(%v), WithCounterLife(%v): no option of a quorum, whose nodes have no clock in common", r.MinHold, r.CounterLife)
 	case quarantine > 0 && ttl+r.LockDelay > quarantine:
 		return fault.Invalid("ttl %v with WithLockDelay(%v): want at most WithRestartQuarantine's %v together", ttl, r.LockDelay, quarantine)
 	}

@@ -67,7 +67,8 @@ func TestQuorumRefusesALeaseLongerThanTheQuarantine(t *testing.T) {
 			"want at most WithRestartQuarantine's 1m0s together": {leasehold.WithLockDelay(time.Millisecond)},
 			"it is for NewQuorum":                                {leasehold.WithRestartQuarantine(0)},
 			"a quorum counts nodes, not replicas":                {leasehold.WithReplicas(1, 10*time.Millisecond)},
-			"the nodes of a quorum have no clock in common":      {leasehold.WithMinHold(time.Second)},
+			"WithMinHold(1s), WithCounterLife(0s): no option":    {leasehold.WithMinHold(time.Second)},
+			"WithMinHold(0s), WithCounterLife(1h0m0s): no":       {leasehold.WithCounterLife(time.Hour)},
 		} {
 			_, err := minute.Acquire(t.Context(), "k", time.Minute, opts...)
 			require.ErrorIs(t, err, leasehold.ErrInvalid)

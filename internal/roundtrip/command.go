@@ -53,8 +53,8 @@ type Command struct {
 }
 
 // maxArgs is the most that a script is given: its name, itself, the number of keys, the keys, and
-// six arguments.
-const maxArgs = 3 + len(rediskey.Keys{}) + 6
+// seven arguments.
+const maxArgs = 3 + len(rediskey.Keys{}) + 7
 
 // values is a context of which only the values count, such as a span that is a parent. It is what
 // context.WithoutCancel makes, but for context.Cause, in the place that the command has for it: one

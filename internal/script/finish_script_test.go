@@ -22,6 +22,18 @@ func TestFinishScript(t *testing.T) {
 		{Name: "held, and no time", Arrange: mine + "ARGV[4] = '0' " + early, Reply: "1", After: ""},
 		{Name: "held, and the time is over", Arrange: mine + "ARGV[3] = digits(us)", Reply: "1", After: ""},
 		{Name: "held, a fraction of a millisecond is left", Arrange: mine + "ARGV[3] = digits(us + 1)", Reply: "1", After: "*"},
+		{Name: "held, and a shorter life of the counter", Arrange: mine + "counter(77) ARGV[5] = '60000'", Reply: "1", After: "F = 77++, 60s"},
+		{Name: "held, and a shorter life of the flagged counter", Arrange: mine + "counter('77+') ARGV[5] = '60000'", Reply: "1", After: "F = 77++, 60s"},
+		{Name: "held, and again a shorter life", Arrange: mine + "counter('77++') ARGV[5] = '60000'", Reply: "1", After: "F = 77++, 60s"},
+		{Name: "held, a rest and a shorter life behind it", Arrange: mine + "counter(77) ARGV[5] = '60000' " + early, Reply: "1",
+			After: locktest.Lines("F = 77++, 65s", "K = me!, 5s")},
+		{Name: "held, and no shorter life of a counter that is ahead", Arrange: mine + "counter(digits(us + 100000000)) ARGV[5] = '60000'", Reply: "1",
+			After: "F = now+100000000, 168h"},
+		{Name: "held, and no shorter life before a line", Arrange: mine + "counter('77+') waits('b', 1000) ARGV[5] = '60000'", Reply: "1",
+			After: locktest.Lines("F = now+, 168h", "K = b, 1s")},
+		{Name: "held, and no counter", Arrange: mine + "ARGV[5] = '60000'", Reply: "1", After: ""},
+		{Name: "held, and something else for a counter", Arrange: mine + "counter('x') ARGV[5] = '60000'", Reply: "1", After: "F = x, 168h"},
+		{Name: "another's, and no shorter life", Arrange: "holds('other', 3000) counter(77) ARGV[5] = '60000'", Reply: "-2", After: "="},
 		{Name: "held, a line", Arrange: mine + "waits('b', 1000) waits('c', 2000) " + early, Reply: "1",
 			After: locktest.Lines("G = b ms+1000 c ms+2000, 5s", "K = me!, 5s", "Q = b 1 c 2, 5s")},
 		{Name: "held, a line, and the time is over", Arrange: mine + "waits('b', 1000) ARGV[3] = digits(us)", Reply: "1",
@@ -49,7 +61,7 @@ func TestFinishScript(t *testing.T) {
 		{Name: "free", Arrange: early, Reply: "-1", After: tomb},
 	}
 	var bad []locktest.ScriptCase
-	for _, wrong := range []string{"ARGV[3] = 'soon'", "ARGV[3] = ''", "ARGV[4] = '1.5'", "ARGV[4] = 'soon'", "ARGV[4] = 'nan'", "ARGV[1] = ''"} {
+	for _, wrong := range []string{"ARGV[3] = 'soon'", "ARGV[3] = ''", "ARGV[4] = '1.5'", "ARGV[4] = 'soon'", "ARGV[4] = 'nan'", "ARGV[1] = ''", "ARGV[5] = 'soon'", "ARGV[5] = '1.5'"} {
 		bad = append(bad, locktest.ScriptCase{Name: wrong, Arrange: mine + early + wrong, Reply: "ERR leasehold", After: "="})
 	}
 
@@ -59,6 +71,17 @@ func TestFinishScript(t *testing.T) {
 	for _, token := range []string{"me", "other", "me!2"} {
 		acquire = append(acquire, locktest.ScriptCase{Name: "resting, " + token, Arrange: fmt.Sprintf("%s ARGV[1] = %q", rests, token), Reply: `"HELD" 3000`, After: "="})
 	}
+	// Whoever issues the next token gives the counter its whole life again.
+	brief := []locktest.ScriptCase{
+		{Name: "free, a counter of a shorter life", Arrange: "redis.call('SET', F, digits(us - 1) .. '++', 'PX', 60000)", Reply: "now",
+			After: locktest.Lines("F = now, 168h", "K = me, 10s")},
+		{Name: "free, a counter of a shorter life and tombstones", Arrange: "redis.call('SET', F, digits(us - 1) .. '++', 'PX', 60000) undone('b', 9000)", Reply: "now",
+			After: locktest.Lines("D = b ms+9000, 60s", "F = now+, 168h", "K = me, 10s")},
+		{Name: "free, a counter of a shorter life that is ahead by now", Arrange: "redis.call('SET', F, digits(us) .. '++', 'PX', 60000)", Reply: "now+1",
+			After: locktest.Lines("F = now+1, 168h", "K = me, 10s")},
+	}
+	join := []locktest.ScriptCase{{Name: "resting, a counter of a shorter life", Arrange: "holds('other', 3000) counter('77++')", Reply: `"WAITING" 77 3000 0 now 1`,
+		After: locktest.Lines("F = 77++, 168h", "K = other, 3s", "Q = me now, 5s")}}
 	none := []locktest.ScriptCase{{Name: "resting", Arrange: rests, Reply: "-2", After: "="}}
 
 	locktest.OnScriptServers(t, func(t *testing.T, s locktest.ScriptServer) {
@@ -67,6 +90,8 @@ func TestFinishScript(t *testing.T) {
 		locktest.RunScriptCases(t, s, locktest.FinishScript, "told", told...)
 		locktest.RunScriptCases(t, s, locktest.FinishScript, "cancel", undo...)
 		locktest.RunScriptCases(t, s, locktest.AcquireScript, "try", acquire...)
+		locktest.RunScriptCases(t, s, locktest.AcquireScript, "try", brief...)
+		locktest.RunScriptCases(t, s, locktest.AcquireScript, "join", join...)
 		locktest.RunScriptCases(t, s, locktest.RenewScript, "", none...)
 		locktest.RunScriptCases(t, s, locktest.ReleaseScript, "release", none...)
 		locktest.RunScriptCases(t, s, locktest.AdoptScript, "adopt", locktest.ScriptCase{Name: "resting", Arrange: "holds('former!', 3000)", Reply: `"GONE" -2`, After: "="})

@@ -121,7 +121,7 @@ func (w *lineWalk) finish(before lineState, token string) {
 	}
 	until := time.UnixMicro(before.fence).Add(d)
 	args := locktest.ScriptArgs(locktest.FinishScript, "told", token, locktest.ScriptCase{Px: d.Milliseconds()})
-	args[len(args)-2] = until.UnixMicro()
+	args[len(args)-3], args[len(args)-1] = until.UnixMicro(), []int{0, 60_000}[w.rand.IntN(2)]
 	require.NoError(w.t, w.s.Client.Do(w.t.Context(), args...).Err(), w.name())
 	left := until.Sub(w.s.Client.Time(w.t.Context()).Val())
 	if before.owner != token || left < 0 {
@@ -248,7 +248,8 @@ return {redis.call('GET', KEYS[1]) or '', redis.call('GET', KEYS[3]) or '0', lin
 		}
 		return s
 	}
-	digits, flagged := strings.CutSuffix(got[1].(string), "+")
+	digits := strings.TrimRight(got[1].(string), "+")
+	flagged := digits != got[1]
 	fence, err := strconv.ParseInt(digits, 10, 64)
 	require.NoError(w.t, err)
 	state := lineState{

@@ -186,6 +186,7 @@ func TestInspectScript(t *testing.T) {
 		{Name: "held by an empty value", Arrange: "set(K, '', 'PX', 30000)", Reply: `"" 30000 "" 0`},
 		{Name: "held, counter beyond 2^53", Arrange: "holds('other', 30000) counter('9007199254740993')", Reply: `"other" 30000 9007199254740993 0`},
 		{Name: "free, last held", Arrange: "counter(77)", Reply: `"" -2 77 0`},
+		{Name: "free, a counter of a shorter life", Arrange: "counter('77++')", Reply: `"" -2 77 0`},
 		{Name: "free, flagged", Arrange: "counter('77+')", Reply: `"" -2 77 0`},
 		{Name: "held, with a line", Reply: `"other" 30000 "" 2`,
 			Arrange: "holds('other', 30000) waits('x') waits('y', 0) waits('z', 2501) waits('b', 1) waits('c', 2500)"},

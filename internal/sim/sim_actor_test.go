@@ -53,6 +53,14 @@ func (a *simActor) minHold() leasehold.Option {
 	return leasehold.Option{}
 }
 
+// life has some counters forgotten sooner.
+func (a *simActor) life() leasehold.Option {
+	if a.chance(0.5) {
+		return leasehold.WithCounterLife(a.h.life)
+	}
+	return leasehold.Option{}
+}
+
 var (
 	errPatience = errors.New("the actor's patience is over")
 	errWhim     = errors.New("the actor thinks better of it")
@@ -75,7 +83,7 @@ func (a *simActor) acquire(key string, patience time.Duration, whim bool) {
 	}
 	auto := a.chance(a.h.renews)
 	done := a.h.judge.waits(w, key)
-	lease, err := a.p.locker.Acquire(ctx, key, a.ttl(), leasehold.WithAutoRenew(auto), a.minHold())
+	lease, err := a.p.locker.Acquire(ctx, key, a.ttl(), leasehold.WithAutoRenew(auto), a.minHold(), a.life())
 	done()
 	now := time.Now()
 	if err == nil {
@@ -109,7 +117,7 @@ func (a *simActor) try(key string) {
 	if inside.Of(a.p.locker).Backend.(interface{ IsUnknown() bool }).IsUnknown() {
 		bound = roundtrip.FirstBound // no server was ever heard
 	}
-	lease, err := a.p.locker.TryAcquire(ctx, key, ttl, leasehold.WithAutoRenew(auto), a.minHold())
+	lease, err := a.p.locker.TryAcquire(ctx, key, ttl, leasehold.WithAutoRenew(auto), a.minHold(), a.life())
 	if took := time.Since(begun); took > min(patience, bound)+time.Millisecond {
 		a.fail("TryAcquire took %v", took)
 	}

@@ -36,7 +36,8 @@ func (r *simReferee) passedOn(old, l *simLock, by string, args []string) bool {
 // rested judges a release that may have the lock rest, and reports whether it does. r.mu is held.
 func (r *simReferee) rested(old, l *simLock, by string, args []string) bool {
 	last, rests := token.Resting(l.owner)
-	mayRest := len(args) > 1 && (args[1] == locktest.FinishScript.Hash || args[1] == locktest.FinishScript.Src)
+	const most = 3 + 5 + 3 // where the arguments have the longest rest
+	mayRest := len(args) > most && (args[1] == locktest.FinishScript.Hash || args[1] == locktest.FinishScript.Src) && args[most] != "0"
 	since := time.Since(old.moved)
 	if !rests {
 		if mayRest && old.owner == by && since < r.rests {
@@ -66,7 +67,7 @@ func (r *simReferee) issues(l *simLock) {
 // counter returns the last fencing token in digits, "" if there is none.
 func (r *simReferee) counter(l *simLock) string {
 	fence, _ := r.m.Get(l.fence)
-	return strings.TrimSuffix(fence, "+")
+	return strings.TrimRight(fence, "+")
 }
 
 // flag judges the counter of a lock: digits alone say that there is neither a line nor a tombstone. r.mu is held.

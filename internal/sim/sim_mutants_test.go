@@ -123,7 +123,7 @@ var scriptMutants = []struct {
 		},
 	}, {
 		"a lock rests from its release on",
-		"local left = math.min(math.ceil((UNTIL - t[1] * 1000000 - t[2]) / 1000), MOST)", "local left = MOST", resting,
+		"local left = math.min(math.ceil((UNTIL - now) / 1000), MOST)", "local left = MOST", resting,
 	}, {
 		"a lock does not rest",
 		"local rests = value == resting\nif value == ARGV[1] then", "local rests = value == resting\nif false then", resting,

@@ -63,6 +63,7 @@ type simWeather struct {
 	ttls          []time.Duration // of leases
 	think, hold   time.Duration   // the longest pauses of an actor, outside of the lock and in it
 	lockDelay     time.Duration
+	life          time.Duration // of the counters, after some leases; 0: as ever
 	rests         time.Duration // the least that some leases are held; 0: none
 	readTimeout   time.Duration
 	retries       int
@@ -111,6 +112,7 @@ func drawWeather(rng *rand.Rand) simWeather {
 	if turn := rng.IntN(2 * len(storms)); turn < len(storms) {
 		storms[turn](&w)
 	}
+	w.life = pick(0, 0, time.Minute)
 	w.passes = some(0, 0, 0.5)
 	if rng.IntN(3) == 0 && w.room == 0 {
 		w.room = 1 + rng.IntN(2)
