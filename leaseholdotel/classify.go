@@ -11,7 +11,7 @@ import (
 // The outcomes of an acquire.
 const (
 	acquired    = "acquired"
-	held        = "held"        // TryAcquire: by another
+	held        = "held"        // by another: TryAcquire does not wait, or the time of WithWait was over
 	timeout     = "timeout"     // the caller's deadline came while another held it
 	canceled    = "canceled"    // by the caller
 	closed      = "closed"      // the Locker was

@@ -89,6 +89,11 @@ func TestTheSpanSaysHowAnAcquireEnded(t *testing.T) {
 			_, err := l.TryAcquire(t.Context(), "secret", ttl)
 			return err
 		}},
+		{"held", codes.Unset, func(t *testing.T, m *miniredis.Miniredis, _ *redis.Client, l *leasehold.Locker) error {
+			require.NoError(t, m.Set("secret", "somebody"))
+			_, err := l.Acquire(t.Context(), "secret", ttl, leasehold.WithWait(time.Second))
+			return err
+		}},
 		{"timeout", codes.Error, func(t *testing.T, m *miniredis.Miniredis, _ *redis.Client, l *leasehold.Locker) error {
 			require.NoError(t, m.Set("secret", "somebody"))
 			return soon(t, l)
