@@ -5,6 +5,7 @@
 //	leasehold list -prefix P                           lists the locks whose keys begin with P
 //	leasehold watch KEY                                shows a lock while it changes
 //	leasehold release KEY                              takes a lock from whoever holds it
+//	leasehold doctor                                   looks for what is wrong with a Redis for locks
 //	leasehold demo                                     plays four scenes on a Redis of its own
 //
 // "leasehold help" lists all commands, and "leasehold COMMAND -h" explains one, with its exit statuses.

@@ -54,7 +54,7 @@ Example, with nothing installed:
 
 // commands makes each command, in the order in which the help lists them.
 var commands = []func() *command{
-	newRun, newInspect, newList, newWatch, newRelease, newDemo, newVersion,
+	newRun, newInspect, newList, newWatch, newRelease, newDoctor, newDemo, newVersion,
 }
 
 func find(name string) *command {

@@ -74,6 +74,7 @@ const slack = time.Second
 type runner struct {
 	*program
 	key                       string
+	minHold                   time.Duration
 	ttl, wait, maxHold, grace time.Duration
 	try, verbose              bool
 	owner                     string
@@ -83,7 +84,7 @@ type runner struct {
 
 func newRun() *command {
 	c := newCommand("run", "runs a command while it holds a lock",
-		"-key KEY [-ttl 30s] [-wait D | -try] [-max-hold D] [-grace 5s]\n           [-redis URL] [-prefix P] [-owner L] [-v] [--] COMMAND [ARG…]", runText)
+		"-key KEY [-ttl 30s] [-wait D | -try] [-max-hold D] [-min-hold D] [-grace 5s]\n           [-redis URL] [-prefix P] [-owner L] [-v] [--] COMMAND [ARG…]", runText)
 	c.takes("COMMAND", 1<<20)
 	c.verbatim, c.usageStatus = true, exitRunUsage
 	c.withRedis()
@@ -93,6 +94,7 @@ func newRun() *command {
 	c.DurationVar(&r.wait, "wait", -1, "wait for the lock for at most `D`")
 	c.BoolVar(&r.try, "try", false, "do not wait")
 	c.DurationVar(&r.maxHold, "max-hold", 0, "end the command after `D`, as if the lease were lost")
+	c.DurationVar(&r.minHold, "min-hold", 0, "keep others out for `D` after the lock was won, also if the command ends before")
 	c.DurationVar(&r.grace, "grace", 5*time.Second, "`D` from TERM to KILL; default 5s")
 	c.StringVar(&r.owner, "owner", "", "the label `L` that inspect shows; default is the host, the process and the command")
 	c.BoolVar(&r.verbose, "v", false, "say on standard error when the lock is won and released")
@@ -177,7 +179,7 @@ func (r *runner) acquire(locker *leasehold.Locker) (*leasehold.Lease, os.Signal,
 	ctx, cancel := context.WithCancel(r.ctx)
 	defer cancel()
 	opts := []leasehold.Option{
-		leasehold.WithAutoRenew(true), leasehold.WithOwner(r.label()), leasehold.WithLockDelay(r.grace + slack),
+		leasehold.WithAutoRenew(true), leasehold.WithOwner(r.label()), leasehold.WithLockDelay(r.grace + slack), leasehold.WithMinHold(r.minHold),
 	}
 	switch {
 	case r.try:

@@ -214,3 +214,12 @@ func TestTheCommandDiesWithLeasehold(t *testing.T) {
 	_ = r.Wait()
 	require.Eventually(t, func() bool { return dead(parent) }, 5*time.Second, time.Millisecond)
 }
+
+func TestTheLockRestsUntilMinHoldIsOver(t *testing.T) {
+	m, _ := redistest.Mini(t)
+	status, _, errs := call("", "run", "-redis", m.Addr(), "-key", "k", "-min-hold", "1m", "--", "true")
+	require.Zero(t, status, errs)
+	assert.True(t, m.Exists("k"))
+	status, _, _ = call("", "run", "-redis", m.Addr(), "-key", "k", "-try", "--", "true")
+	assert.Equal(t, exitHeld, status)
+}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
@@ -10,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/go-leasehold/leasehold"
+	"github.com/go-leasehold/leasehold/internal/diagnose"
 )
 
 const defaultServer = "127.0.0.1:6379"
@@ -79,6 +81,15 @@ func (s *servers) open(opts ...leasehold.Option) (l *leasehold.Locker, clients [
 		}
 	}
 	return l, clients, func() { _ = l.Close(); closeClients() }, nil
+}
+
+// diagnosis is what doctor is told of the servers. The quarantine is that of a quorum, a minute by default.
+func (s *servers) diagnosis(clients []redis.UniversalClient) diagnose.Config {
+	c := diagnose.Config{Clients: clients, Prefix: s.prefix}
+	if len(clients) > 1 {
+		c.Quarantine = cmp.Or(s.quarantine, time.Minute)
+	}
+	return c
 }
 
 // parseNode understands host:port, the URLs of go-redis, and URLs whose scheme says that they name a cluster or

@@ -40,6 +40,7 @@ var layers = map[string][]string{
 	"internal/quorum/proposal":   nil,
 
 	"internal/backend":   with(),
+	"internal/diagnose":  with(),
 	"internal/roundtrip": with("internal/backend", "internal/script"),
 	"internal/script":    with(),
 	// The short scripts of the root's, which has no room for them.
@@ -58,7 +59,7 @@ var layers = map[string][]string{
 	"examples/worker": {"."},
 	"fencehttp":       {"."},
 	"leaseholdtest":   {".", "internal/redistest"},
-	"cmd/leasehold":   {"."},
+	"cmd/leasehold":   {".", "internal/diagnose"},
 
 	// Packages for tests. Only leaseholdtest may import one of them into a program.
 	"internal/redistest":         nil,
