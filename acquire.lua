@@ -20,7 +20,8 @@
 --   {'WAITING', f, ms, rank, now, foreign}
 --                             we stand in the line behind rank others; ms is as with HELD, f the last fencing token given,
 --                             now the server's time in µs; foreign is 1 if the holder's token has not the shape of ours
---                             (package token): such a holder tells nobody when it lets go
+--                             (package token): such a holder tells nobody when it lets go; 2 if the lock is or may be held
+--                             by several (package several)
 --   {'GONE'}                  we have no place (any more), or this attempt was cancelled before it came
 -- Idempotent by token: sent twice, it answers twice the same, with the same fencing token. That is how a lost reply,
 -- and a lock that a release handed over, are found.
@@ -92,6 +93,7 @@ if type(given) == 'string' then
   if tonumber(given) then redis.call('SET', F, given .. '+', 'KEEPTTL') end -- the flag: see token.lua
   given = string.gsub(given, '%+*$', '')
 end
-local a, b, c = string.match(owner or '', '^%w+()%.%w+()%.%w+()')
-local foreign = owner and not (a == 17 and b == 31 and c == 58)
-return {'WAITING', given, redis.call('PTTL', K), redis.call('ZRANK', Q, ME), now, foreign and 1 or 0}
+local a, kind, b, c = string.match(owner or '', '^%w+()([.~#])%w+()%.%w+()')
+local foreign = owner and not (a == 17 and b == 31 and c == 58) and 1 or 0
+if foreign == 0 and owner and kind ~= '.' or owner == 'leasehold:shared' or owner == 'leasehold:slots' then foreign = 2 end
+return {'WAITING', given, redis.call('PTTL', K), redis.call('ZRANK', Q, ME), now, foreign}

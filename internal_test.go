@@ -43,8 +43,9 @@ func TestAcquireRepliesAreRead(t *testing.T) {
 		{[]any{"GONE"}, backend.Answer{State: backend.Gone}},
 		{[]any{"GONE", int64(-3)}, backend.Answer{State: backend.Gone, Why: backend.TokenSpent}},
 		{[]any{"HELD", int64(math.MaxInt64)}, backend.Answer{State: backend.Held, Left: maxTTL}},
-		{[]any{"WAITING", "7", int64(1500), int64(3), int64(9), int64(0)}, backend.Answer{State: backend.Waiting, Fence: 7, Left: 1500 * time.Millisecond, Rank: 3, Now: 9}},
+		{[]any{"WAITING", "7", int64(1500), int64(3), int64(9), int64(0)}, backend.Answer{State: backend.Waiting, Fence: 7, Left: 1500 * time.Millisecond, Rank: 3, Now: 9, Several: true}},
 		{[]any{"WAITING", int64(7), int64(-1), int64(0), "9", int64(1)}, backend.Answer{State: backend.Waiting, Fence: 7, Forever: true, Now: 9, Foreign: true}},
+		{[]any{"WAITING", int64(7), int64(5), int64(0), "9", int64(2)}, backend.Answer{State: backend.Waiting, Fence: 7, Left: 5 * time.Millisecond, Now: 9, Several: true}},
 	} {
 		got, err := decodeAcquire(tt.reply)
 		require.NoError(t, err, "%v", tt.reply)

@@ -15,6 +15,7 @@ import (
 	"github.com/go-leasehold/leasehold/internal/inside"
 	"github.com/go-leasehold/leasehold/internal/keep"
 	"github.com/go-leasehold/leasehold/internal/line"
+	"github.com/go-leasehold/leasehold/internal/token"
 )
 
 // Lease is one acquisition of one key. It is held until it is released or lost, and never taken up again; see the
@@ -44,6 +45,7 @@ type lease struct {
 	o      *options
 	tenure backend.Tenure
 	fence  int64
+	slot   int
 	begun  clock.Moment // before the attempt that won was first sent
 	scoped bool         // it is WithLock's
 	resent bool         // a copy of its acquire may still be on its way
@@ -70,7 +72,7 @@ type lease struct {
 // newLease makes the Lease of a grant. It is the one place where a deadline begins.
 func newLease(l *Locker, a *attempt, g line.Grant) *Lease {
 	le := (&lease{
-		l: l, key: a.asks.Key, token: g.Token, o: a.o, tenure: g.Tenure, fence: g.Fence, begun: g.Anchor,
+		l: l, key: a.asks.Key, token: g.Token, o: a.o, tenure: g.Tenure, fence: g.Fence, slot: g.Slot, begun: g.Anchor,
 		scoped: a.scoped, resent: g.Resent, span: keep.NewSpan(a.asks.TTL, a.asks.TTL),
 	}).seal()
 	if a.asks.Former != "" {
@@ -120,6 +122,20 @@ func (le *Lease) FencingToken() int64 {
 	}
 	return le.fence
 }
+
+// Slot returns the number of the slot that the lease holds, from 0 to n-1 with [WithSlots]. No other lease that is held
+// has it, and the fencing tokens of the leases of one slot rise. It is 0 for all other leases.
+func (le *Lease) Slot() int {
+	if le == nil {
+		return 0
+	}
+	return le.slot
+}
+
+// IsShared reports whether others may hold leases of the key at the same time under [WithShared]. A resource must not refuse
+// such a lease for the fencing token of another shared one, which may be higher: both hold. A lease of [WithSlots] is not
+// shared: it is alone in its slot.
+func (le *Lease) IsShared() bool { return le != nil && token.KindOf(le.token) == token.Shared }
 
 // ValidUntil returns the last instant at which this process may trust the lease, unless it is renewed: the moment
 // before the acquire or the last successful renewal was sent, plus the TTL, minus a margin of 1 % of the TTL (at least

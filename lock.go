@@ -85,6 +85,7 @@ func (l *Locker) prepare(a *attempt, key string, ttl time.Duration, opts []Optio
 		return err
 	}
 	a.asks.PX, a.asks.LockDelay = a.o.px(ttl), a.o.lockDelay
+	a.asks.Kind = a.o.kind
 	a.asks.Replicas, a.asks.ReplicasWithin, a.asks.MinHold = a.o.replicas, a.o.replicasIn, a.o.minHold
 	a.asks.CounterLife = a.o.counterLife
 	a.asks.Owner, a.asks.TTL, a.asks.MaxHold, a.asks.Within = a.o.owner, ttl, a.o.maxHold, a.o.wait

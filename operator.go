@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-leasehold/leasehold/internal/backend"
 	"github.com/go-leasehold/leasehold/internal/line"
+	"github.com/go-leasehold/leasehold/internal/token"
 )
 
 // Adopt takes a lease over, from another process or from before a restart. In one step the token of the new lease
@@ -23,12 +24,12 @@ import (
 // After any other error the former token has the lease, as before, and Adopt may be called again. If no answer arrived,
 // this is not known yet: the lock is given back to the former token in the background, for at most 10 s. Another Adopt
 // of the same token by this Locker waits for that.
-func (l *Locker) Adopt(ctx context.Context, key, token string, ttl time.Duration, opts ...Option) (*Lease, error) {
+func (l *Locker) Adopt(ctx context.Context, key, former string, ttl time.Duration, opts ...Option) (*Lease, error) {
 	a := attempt{op: "adopt"}
-	a.asks.Former = token
+	a.asks.Former = former
 	le, err := l.take(ctx, &a, (*Locker).adopt, key, ttl, opts)
 	if err == nil {
-		l.bereave(a.asks.Key, token, notOurs(backend.TokenSpent, ""))
+		l.bereave(a.asks.Key, former, notOurs(backend.TokenSpent, ""))
 	}
 	return le, err
 }
@@ -36,6 +37,9 @@ func (l *Locker) Adopt(ctx context.Context, key, token string, ttl time.Duration
 func (l *Locker) adopt(ctx context.Context, a *attempt) (line.Grant, error) {
 	if a.asks.Former == "" {
 		return line.Grant{}, invalid("the token is empty: want the Token of a lease")
+	}
+	if token.KindOf(a.asks.Former) != token.Exclusive {
+		return line.Grant{}, invalid("the token is of a lease WithShared or WithSlots: only an exclusive lease can be adopted")
 	}
 	g, err := l.line.Adopt(ctx, &a.asks)
 	if gone, ok := errors.AsType[*line.GoneError](err); ok {
@@ -71,11 +75,12 @@ func notOurs(why int, where string) error {
 type LockState struct {
 	Key          string        // the Redis key
 	Held         bool          //
-	Owner        string        // the holder's WithOwner label
+	Owner        string        // the holder's WithOwner label; "" where several may hold it
 	TTL          time.Duration // until the key expires, lock delay included; -1 if never, which no lease of ours has
 	FencingToken int64         // of the last lease, over or not; 0 if none is known
 	Waiters      int           // who wait for it and are alive; those behind the first thousand are counted alive or not
 	Resting      bool          // it is taken, and no lease holds it: its last one, the owner's, was released under WithMinHold
+	Holders      int           // how many leases hold it: 1, or more with WithShared and WithSlots
 }
 
 // Inspect tells who holds a lock, for how long, and how many wait. It changes nothing. Its answer may be out of date
@@ -89,12 +94,15 @@ func (l *Locker) Inspect(ctx context.Context, key string) (LockState, error) {
 	if err != nil {
 		return LockState{}, a.fail(err)
 	}
-	return LockState{a.asks.Key, v.Held, v.Owner, v.Left, v.Fence, v.Waiters, v.Resting}, nil
+	if v.Held {
+		v.Holders = max(v.Holders, 1)
+	}
+	return LockState{a.asks.Key, v.Held, v.Owner, v.Left, v.Fence, v.Waiters, v.Resting, v.Holders}, nil
 }
 
 // ForceRelease takes the lock from its holder and gives it to the first waiter. It is for operators. A lease of this
 // Locker is lost at once. A holder in another process learns of it at its next renewal, and only the fencing token
-// stops its late writes. A key of another type is deleted too. It is no error if nobody holds the lock. After an error
+// stops its late writes. A key of another type is deleted too. Holders of WithShared and WithSlots all lose the lock, and learn of it at their next renewals. It is no error if nobody holds the lock. After an error
 // the lock may or may not have been taken away.
 func (l *Locker) ForceRelease(ctx context.Context, key string) error {
 	a := attempt{op: "force release"}

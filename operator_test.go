@@ -31,14 +31,14 @@ func TestInspectTellsWhoHoldsALockAndWhoWaits(t *testing.T) {
 		before := w.M.Dump()
 		s, err = p.Inspect(t.Context(), "k")
 		require.NoError(t, err)
-		assert.Equal(t, leasehold.LockState{"app:k", true, "worker 7", 7900 * time.Millisecond, x.FencingToken(), 1, false}, s)
+		assert.Equal(t, leasehold.LockState{"app:k", true, "worker 7", 7900 * time.Millisecond, x.FencingToken(), 1, false, 1}, s)
 		assert.Equal(t, before, w.M.Dump(), "it changed something")
 
 		require.NoError(t, x.Release(t.Context()))
 		y := (<-waiting).Lease
 		s, err = p.Inspect(t.Context(), "k")
 		require.NoError(t, err)
-		assert.Equal(t, leasehold.LockState{"app:k", true, "", time.Minute, y.FencingToken(), 0, false}, s)
+		assert.Equal(t, leasehold.LockState{"app:k", true, "", time.Minute, y.FencingToken(), 0, false, 1}, s)
 		require.NoError(t, y.Release(t.Context()))
 		s, err = p.Inspect(t.Context(), "k")
 		require.NoError(t, err)
@@ -53,7 +53,7 @@ func TestInspectTellsOfKeysThatAreNotOurs(t *testing.T) {
 			require.NoError(t, w.M.Set("k", value))
 			s, err := p.Inspect(t.Context(), "k")
 			require.NoError(t, err)
-			assert.Equal(t, leasehold.LockState{Key: "k", Held: true, TTL: -1}, s)
+			assert.Equal(t, leasehold.LockState{Key: "k", Held: true, TTL: -1, Holders: 1}, s)
 		}
 		w.M.Del("k")
 		w.M.HSet("hash", "f", "v")

@@ -55,6 +55,9 @@ type options struct {
 	counterLife time.Duration
 	replicas    int
 	replicasIn  time.Duration
+	kind        token.Kind
+	exclusive   bool // every kind but that of exclusive leases is refused: a quorum's
+	slots       int  // of a kind that is not exclusive: as given to WithSlots, 1 for WithShared
 	prefix      string
 	owner       string
 	hooks       []Hooks // in the order of their calls
@@ -121,6 +124,25 @@ func WithCounterLife(d time.Duration) Option {
 // Zero is the default. (The name is Chubby's.)
 func WithLockDelay(d time.Duration) Option {
 	return Option{func(o *options) { o.lockDelay = d }}
+}
+
+// WithSlots lets up to n leases of a key be held at once, n from 1 to 1,000, as a semaphore does. Each has a [Lease.Slot] from 0
+// to n-1 that no other holder has, so each slot can stand for a resource of its own, such as a connection or a licence. All
+// callers should give the same n: where they do not, nobody is ever beside more than its own n-1. Waiters come in order of
+// arrival, and nobody passes one that does not fit yet.
+//
+// Leases of other kinds may use the key too: they exclude each other and take turns. WithSlots cannot be combined with
+// [WithLockDelay], [WithMinHold] or [WithReplicas], nor be adopted, and a quorum refuses it. The last one of WithSlots and [WithShared] wins.
+func WithSlots(n int) Option {
+	return Option{func(o *options) { o.kind, o.slots = token.Slots(n), n }}
+}
+
+// WithShared takes a shared lease, as the readers of a lock do: any number of shared leases are held together, and none beside
+// an exclusive one, which is one without this option. The line is served in order of arrival, so a stream of readers does not
+// starve a writer: readers that come after it wait behind it. The fencing tokens of readers rise too, but do not say which of
+// two readers must stop: both hold. The limits of [WithSlots] are those of WithShared.
+func WithShared() Option {
+	return Option{func(o *options) { o.kind, o.slots = token.Shared, 1 }}
 }
 
 // WithReplicas makes an acquire wait until n replicas have acknowledged it, at most for the timeout (in whole
@@ -220,6 +242,10 @@ func (o *options) check(ttl time.Duration) error {
 	case o.replicas < 0 || o.replicas > 0 && (o.replicasIn < time.Millisecond || o.replicasIn > min(ttl/2, maxReplicasIn)):
 		return invalid("WithReplicas(%d, %v): want 0 replicas or more, and a timeout from 1ms to half the ttl of %v, at most %v",
 			o.replicas, o.replicasIn, ttl, maxReplicasIn)
+	case o.kind != token.Exclusive && o.exclusive:
+		return invalid("WithShared and WithSlots: a quorum has exclusive leases alone")
+	case o.kind != token.Exclusive && (o.slots < 1 || o.slots > token.MaxSlots):
+		return invalid("WithSlots(%d): want 1 to %d", o.slots, token.MaxSlots)
 	case len(o.owner) > token.MaxOwner || strings.ContainsFunc(o.owner, func(r rune) bool { return r < ' ' || r > '~' }):
 		return invalid("WithOwner(%s): want at most %d printable ASCII characters", fault.Quote(o.owner), token.MaxOwner)
 	}

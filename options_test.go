@@ -2,6 +2,7 @@ package leasehold_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -333,4 +334,51 @@ func TestDefaultsForLeasesDoNotStopInspectAndForceRelease(t *testing.T) {
 		require.NoError(t, l.ForceRelease(t.Context(), "k"))
 		assert.False(t, m.Exists("k"))
 	})
+}
+
+// Three hold at once, each with a slot of its own.
+func ExampleWithSlots() {
+	ctx := context.Background()
+	client, _, stop := exampleRedis()
+	defer stop()
+	locker := leasehold.New(client)
+	defer locker.Close()
+
+	for range 4 {
+		lease, err := locker.TryAcquire(ctx, "licences", 10*time.Second, leasehold.WithSlots(3))
+		if errors.Is(err, leasehold.ErrHeld) {
+			fmt.Println("all three are taken")
+			continue
+		} else if err != nil {
+			panic(err)
+		}
+		defer lease.Release(ctx)
+		fmt.Println("slot", lease.Slot())
+	}
+	// Output:
+	// slot 0
+	// slot 1
+	// slot 2
+	// all three are taken
+}
+
+// Readers hold together, and a writer waits until they are gone.
+func ExampleWithShared() {
+	ctx := context.Background()
+	client, _, stop := exampleRedis()
+	defer stop()
+	locker := leasehold.New(client)
+	defer locker.Close()
+
+	for range 2 {
+		lease, err := locker.TryAcquire(ctx, "catalogue", 10*time.Second, leasehold.WithShared())
+		if err != nil {
+			panic(err)
+		}
+		defer lease.Release(ctx)
+	}
+	_, err := locker.TryAcquire(ctx, "catalogue", 10*time.Second)
+	fmt.Println("a writer:", err)
+	// Output:
+	// a writer: leasehold: acquire "catalogue": held by another
 }

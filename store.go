@@ -13,6 +13,7 @@ import (
 	"github.com/go-leasehold/leasehold/internal/rediskey"
 	"github.com/go-leasehold/leasehold/internal/roundtrip"
 	"github.com/go-leasehold/leasehold/internal/script"
+	"github.com/go-leasehold/leasehold/internal/several"
 	"github.com/go-leasehold/leasehold/internal/short"
 	"github.com/go-leasehold/leasehold/internal/token"
 	"github.com/redis/go-redis/v9"
@@ -31,6 +32,8 @@ var (
 	releaseScript = script.Load(files, "release.lua", constants)
 	finishScript  = script.Load(files, "finish.lua", constants)
 	inspectScript = script.Load(files, "inspect.lua", constants)
+
+	severalScripts = several.Load(files, constants)
 )
 
 // How many keys a script is given, of those of rediskey.Lock: the first so many.
@@ -46,8 +49,9 @@ var (
 type store struct {
 	*roundtrip.Client
 	prefix  string
-	channel any          // what stands before a Locker's id in a wake channel, as an argument; nil: the script knows it
-	opaque  string       // the type of the client, if that does not tell what kind of Redis it talks to
+	channel any    // what stands before a Locker's id in a wake channel, as an argument; nil: the script knows it
+	opaque  string // the type of the client, if that does not tell what kind of Redis it talks to
+	several *several.Store
 	memory  short.Memory // of keys about which something is unusual
 }
 
@@ -59,6 +63,7 @@ func newStore(client redis.UniversalClient, prefix string) *store {
 	if s.Topology().Kind == roundtrip.Unknown {
 		s.opaque = fmt.Sprintf("%T", client)
 	}
+	s.several = &several.Store{Client: s.Client, Scripts: severalScripts, Prefix: prefix, AddWake: s.addWake}
 	return s
 }
 
@@ -68,18 +73,21 @@ func (s *store) Check(r backend.Request, _ time.Duration) error {
 		return invalid("WithReplicas(%d, %v): the server to be asked is not known, since a client of type %s does not tell what kind of Redis it talks to: "+
 			"give it a method Unwrap() redis.UniversalClient", r.Replicas, r.ReplicasWithin, s.opaque)
 	}
-	return nil
+	return several.Check(r)
 }
 
 // Tenure begins the life of a token.
 func (s *store) Tenure(r backend.Request) backend.Tenure {
+	if r.Kind != token.Exclusive {
+		return s.several.Tenure(r)
+	}
 	return &tenureOfOne{s: s, Request: r, keys: rediskey.Lock(s.prefix, r.Key)}
 }
 
 // Inspect tells what is known of a lock.
 func (s *store) Inspect(ctx context.Context, key string, bound time.Duration) (backend.View, error) {
-	keys := rediskey.Lock(s.prefix, key)
-	cmd := roundtrip.New(ctx, inspectScript, "", 0, keys[:noTombstones]...)
+	keys := rediskey.Several(s.prefix, key)
+	cmd := roundtrip.New(ctx, inspectScript, "", 0, append(keys[:noTombstones:noTombstones], keys[allKeys])...)
 	reply, _, err := s.Do(ctx, cmd, bound)
 	if err != nil {
 		return backend.View{}, err
@@ -124,6 +132,8 @@ type tenureOfOne struct {
 	// ordinary means that the token had the lock at the first attempt, and that nobody is known to wait.
 	ordinary atomic.Bool
 	rest     *rest // of a lease that is to be held for a time at least; written by its Acquire
+	// several means that at its last poll others stood before the token, or several held the lock: others may fit when it leaves.
+	several atomic.Bool
 }
 
 // rest says when a lock may be free again. The server's clock decides, and the fencing token, which is its time at the grant,
@@ -164,6 +174,7 @@ func (t *tenureOfOne) Acquire(ctx context.Context, how backend.Mode, bound time.
 	if a.State == backend.Granted && t.MinHold > 0 && t.rest == nil {
 		t.rest = &rest{until: min(a.Fence, math.MaxInt64-t.MinHold.Microseconds()) + t.MinHold.Microseconds(), heard: time.Now()}
 	}
+	t.several.Store(a.Several)
 	if atFirst := a.State == backend.Granted && !a.Found && (how == backend.Try || how == backend.Join); atFirst {
 		t.ordinary.Store(true)
 		t.s.memory.Taken(t.Key)
@@ -256,6 +267,8 @@ func (t *tenureOfOne) Release(ctx context.Context, how backend.How, bound time.D
 	case how == backend.Return:
 		cmd = t.adoption(ctx)
 		cmd.Add("cancel")
+	case how == backend.Cancel:
+		cmd = t.cancel(ctx)
 	case how == backend.Plain:
 		cmd = t.release(ctx, how, noTombstones)
 		if isShort = t.ordinary.Load() && !t.s.memory.IsUnusual(t.Key); isShort {
@@ -299,6 +312,14 @@ func (t *tenureOfOne) finish(ctx context.Context, how backend.How) *roundtrip.Co
 	return cmd
 }
 
+// cancel is a run of release.lua, or of that of package several where those behind may fit when the token leaves the line.
+func (t *tenureOfOne) cancel(ctx context.Context) *roundtrip.Command {
+	if t.several.Load() {
+		return t.s.several.Leave(ctx, t.Request, nil, true)
+	}
+	return t.release(ctx, backend.Cancel, allKeys)
+}
+
 // Detach has nothing to do: a renewal that is on its way only lengthens the time of the key.
 func (t *tenureOfOne) Detach() {}
 
@@ -329,7 +350,8 @@ func decodeAcquire(reply any) (a backend.Answer, err error) {
 		a.Left, a.Forever, a.Uncleared = r.PTTL()
 		a.Rank = r.Int()
 		a.Now = r.FencingToken() // the server's time, which most fencing tokens are
-		a.Foreign = r.Int() == 1
+		holder := r.Int()
+		a.Foreign, a.Several = holder == 1, holder == 2 || a.Rank > 0
 		return a, r.Err
 	}
 	return backend.Answer{}, fmt.Errorf("%w: %v to acquire", fault.ErrReply, reply)
@@ -338,7 +360,7 @@ func decodeAcquire(reply any) (a backend.Answer, err error) {
 // decodeView reads the reply of inspect.lua.
 func decodeView(reply any) (v backend.View, err error) {
 	list, ok := reply.([]any)
-	if !ok || len(list) != 4 {
+	if !ok || len(list) != 4 && len(list) != 5 {
 		return v, fmt.Errorf("%w: %v to inspect", fault.ErrReply, reply)
 	}
 	holder, _ := list[0].(string)
@@ -360,5 +382,8 @@ func decodeView(reply any) (v backend.View, err error) {
 		v.Fence = r.FencingToken()
 	}
 	v.Waiters = r.Int()
+	if len(list) == 5 {
+		v.Holders = r.Int()
+	}
 	return v, r.Err
 }

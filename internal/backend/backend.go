@@ -5,6 +5,8 @@ package backend
 import (
 	"context"
 	"time"
+
+	"github.com/go-leasehold/leasehold/internal/token"
 )
 
 // WaiterTTL is for how long a waiter counts as alive after each of its polls. It is also the longest time for which a lock that
@@ -36,6 +38,7 @@ type Backend interface {
 // Request is what a tenure asks for. It never changes.
 type Request struct {
 	Key            string // the Redis key, prefix included
+	Kind           token.Kind
 	Token          string // proves the ownership of one attempt, and then of its lease
 	Former         string // the token whose lease is to be adopted; "": the tenure begins with the lock or without
 	PX             int64  // ms for which an acquire sets the key: the TTL and the lock delay
@@ -143,10 +146,12 @@ type Answer struct {
 	Found   bool // Granted: before this call, so by a release, or by a command that was sent before
 	// Nobody holds the lock, but of a long line this call has only cleared dead places away: ask again.
 	Uncleared bool
+	Slot      int // Granted: which one of the lease's kind it is; 0 but for slots
 	// Of one who waits:
 	Rank    int   // how many stand before it
 	Now     int64 // the server's time in µs
 	Foreign bool  // the holder is no client of ours
+	Several bool  // others hold the lock together, or may before the next poll: those who stand before it
 	Why     int   // Gone, to an attempt to adopt: the reason
 }
 
@@ -169,6 +174,7 @@ type View struct {
 	Held    bool
 	Resting bool          // held by no lease: its last was released, and it rests
 	Owner   string        // the holder's label
+	Holders int           // how many there are
 	Left    time.Duration // until the key expires; -1: never
 	Fence   int64         // the last fencing token; 0: none is known
 	Waiters int           // who wait and are alive

@@ -28,7 +28,7 @@ var leaves = []string{"internal/clock", "internal/fault", "internal/inflight", "
 // lead downward: the root, then line, keep and quorum, which do not know each other, then backend, roundtrip and script, then
 // the leaves. A package that does not stand here is refused: say where it belongs first.
 var layers = map[string][]string{
-	".": with("internal/line", "internal/keep", "internal/quorum", "internal/fenced", "internal/inside", "internal/backend", "internal/roundtrip", "internal/script", "internal/short"),
+	".": with("internal/line", "internal/keep", "internal/quorum", "internal/fenced", "internal/inside", "internal/backend", "internal/roundtrip", "internal/script", "internal/several", "internal/short"),
 
 	"internal/line":   with("internal/backend", "internal/roundtrip", "internal/script"),
 	"internal/quorum": with("internal/quorum/nodescript", "internal/quorum/proposal", "internal/backend", "internal/roundtrip", "internal/script"),
@@ -45,6 +45,9 @@ var layers = map[string][]string{
 	"internal/script":    with(),
 	// The short scripts of the root's, which has no room for them.
 	"internal/short": with("internal/backend", "internal/roundtrip", "internal/script"),
+
+	// The scripts of locks that several hold, and the tenure that sends them.
+	"internal/several": with("internal/backend", "internal/roundtrip", "internal/script"),
 
 	"internal/fenced":   with(),
 	"internal/inside":   with("internal/line", "internal/keep", "internal/backend", "internal/script"),

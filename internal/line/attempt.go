@@ -77,7 +77,7 @@ func (l *Line) ask(ctx context.Context, w *Waiter, how backend.Mode) (_ Grant, u
 		case l.isLate(w, begun):
 			return Grant{}, true, &fault.NoAnswer{Bound: bound} // or it would be a lease that nobody may trust
 		}
-		return Grant{Token: w.Token, Tenure: w.tenure, Anchor: begun, Fence: ans.Fence, Resent: resent}, false, nil
+		return Grant{Token: w.Token, Tenure: w.tenure, Anchor: begun, Fence: ans.Fence, Slot: ans.Slot, Resent: resent}, false, nil
 	}
 	return Grant{}, true, &fault.NoAnswer{Bound: bound}
 }

@@ -131,7 +131,7 @@ type Caller interface {
 
 // newTenure gives the waiter a token that was never used, and with it a tenure.
 func (l *Line) newTenure(w *Waiter) {
-	w.Token = token.New(l.id, w.Owner)
+	w.Token = token.New(l.id, w.Kind, w.Owner)
 	w.tenure = l.backend.Tenure(w.Request)
 }
 
@@ -159,6 +159,7 @@ type Grant struct {
 	// be renewed before that has passed.
 	Life   time.Duration
 	Fence  int64
+	Slot   int
 	Resent bool // a copy of an attempt may still be on its way
 	Woken  Woken
 }

@@ -15,8 +15,12 @@ import (
 )
 
 // message is what a waiter is told: the fencing token with which a release has handed the lock over
-// to it.
-type message struct{ fence int64 }
+// to it, and, if it is placed, the slot beside other holders.
+type message struct {
+	fence  int64
+	slot   int
+	placed bool
+}
 
 // pollNow is the message that hands nothing over: it only has the waiter poll.
 var pollNow message
@@ -233,15 +237,20 @@ func (t *topic) pollAll() {
 }
 
 // parseMessage reads what handover.lua publishes: the id of the waiter and the fencing token of its
-// grant. Anybody may publish anything: what cannot be read has the waiter poll, and whether a grant
+// grant; or what internal/several does, where the slot stands behind them. Anybody may publish anything: what cannot be read has the waiter poll, and whether a grant
 // is believed is for place.trust to say.
 func parseMessage(payload string) (id string, m message) {
 	id, digits, _ := strings.Cut(payload, " ")
+	digits, last, placed := strings.Cut(digits, "/")
 	fence, err := strconv.ParseInt(digits, 10, 64)
+	slot := uint64(0)
+	if placed && err == nil {
+		slot, err = strconv.ParseUint(last, 10, 16)
+	}
 	if err != nil {
 		return id, pollNow
 	}
-	return id, message{fence}
+	return id, message{fence, int(slot), placed}
 }
 
 // notify leaves a message with the place. The newest is kept, but pollNow takes the place of no

@@ -19,12 +19,16 @@ func TestAMessageIsRead(t *testing.T) {
 		id string
 		message
 	}{
-		"t 7":   {"t", message{7}},
-		"t -7":  {"t", message{-7}},
+		"t 7":   {"t", message{fence: 7}},
+		"t -7":  {"t", message{fence: -7}},
 		"t 7 2": {"t", pollNow},
+		"t 7/2": {"t", message{7, 2, true}},
+		"t 7/0": {"t", message{7, 0, true}},
+		"t 7/":  {"t", pollNow},
+		"t 7/x": {"t", pollNow},
 		"t x":   {"t", pollNow},
 		"t":     {"t", pollNow},
-		" 7":    {"", message{7}},
+		" 7":    {"", message{fence: 7}},
 		"":      {"", pollNow},
 	} {
 		id, m := parseMessage(payload)
@@ -48,13 +52,13 @@ func FuzzMessages(f *testing.F) {
 func TestAGrantOutlastsAPollAndTheNewestIsKept(t *testing.T) {
 	p := &place{messages: make(chan message, 1)}
 	p.notify(pollNow)
-	p.notify(message{1})
+	p.notify(message{fence: 1})
 	p.notify(pollNow)
-	assert.Equal(t, message{1}, <-p.messages)
-	p.notify(message{2})
-	p.notify(message{3})
+	assert.Equal(t, message{fence: 1}, <-p.messages)
+	p.notify(message{fence: 2})
+	p.notify(message{fence: 3})
 	p.notify(pollNow)
-	assert.Equal(t, message{3}, <-p.messages)
+	assert.Equal(t, message{fence: 3}, <-p.messages)
 	assert.Empty(t, p.messages)
 }
 

@@ -86,7 +86,7 @@ func (p *place) wait(ctx context.Context) (Grant, error) {
 		case ans.State == backend.Granted:
 			p.noteMissed(ans)
 			if !p.l.isLate(p.w, begun) {
-				return p.grant(begun, 0, ans.Fence), nil
+				return p.grant(begun, 0, ans.Fence, ans.Slot), nil
 			}
 			if err = p.tooLate(ctx); err == nil {
 				continue // the lock is ours, and the next answer may come in time
@@ -211,7 +211,9 @@ func (p *place) sleep(ctx context.Context, d time.Duration, woken Woken) (_ Gran
 // For some leases a poll is needed, which confirms the grant and gives the full TTL: a lease that
 // nobody renews, because Acquire cannot return it unconfirmed; one with a lock delay or replicas,
 // because the hand-over sees to neither; one with a longest or least hold, which counts from now;
-// and one that would have to be renewed at once.
+// one that would have to be renewed at once; and one of those that several hold, if the message
+// names no slot: then a script that knows exclusive leases alone has handed the lock over, and the
+// poll makes it one that others can join.
 func (p *place) trust(m message) (_ Grant, trusted bool) {
 	w := p.w
 	life := min(backend.WaiterTTL, w.TTL)
@@ -219,17 +221,17 @@ func (p *place) trust(m message) (_ Grant, trusted bool) {
 	if !w.AutoRenew || w.LockDelay > 0 || w.Replicas > 0 || w.MaxHold > 0 || w.MinHold > 0 || deadline.Plus(-life/3).Reached(p.l.clock.Now()) {
 		return Grant{}, false
 	}
-	if !p.isPlausible(m.fence) {
+	if !p.isPlausible(m.fence) || w.Kind != token.Exclusive && !m.placed {
 		return Grant{}, false
 	}
-	return p.grant(p.anchor, life, m.fence), true
+	return p.grant(p.anchor, life, m.fence, m.slot), true
 }
 
 // grant is the lock, had by a call that began at the anchor or handed over after it.
-func (p *place) grant(anchor clock.Moment, life time.Duration, fence int64) Grant {
+func (p *place) grant(anchor clock.Moment, life time.Duration, fence int64, slot int) Grant {
 	return Grant{
 		Token: p.w.Token, Tenure: p.w.tenure,
-		Anchor: anchor, Life: life, Fence: fence,
+		Anchor: anchor, Life: life, Fence: fence, Slot: slot,
 		Resent: p.resent, Woken: p.woken,
 	}
 }

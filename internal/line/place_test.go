@@ -51,7 +51,7 @@ func TestWhichMessagesAreTrusted(t *testing.T) {
 			for _, next := range []int64{0, 7} { // 0: no poll was answered
 				p := newPlace(l, w)
 				p.next, p.anchor, p.woken, p.resent = next, l.clock.Now().Plus(-tt.after), ByMessage, true
-				g, trusted := p.trust(message{tt.fence})
+				g, trusted := p.trust(message{fence: tt.fence})
 				if tt.want == 0 || next == 0 {
 					assert.False(t, trusted, name)
 					continue

@@ -82,7 +82,7 @@ func (w *World) Put(key, value string, ttl time.Duration) {
 	w.M.SetTTL(key, ttl)
 }
 
-var OtherToken = token.New(token.NewID(), "")
+var OtherToken = token.New(token.NewID(), token.Exclusive, "")
 
 // Line is who waits for the key, in order.
 func (w *World) Line(key string) []string {

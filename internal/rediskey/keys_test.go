@@ -53,7 +53,7 @@ func shortKeys(n int) []string {
 var (
 	goodPrefixes = []string{"", "p:", "{t}:", "x{t}y", "}{t}", "{t}{", "{t}}", "{{t}"}
 	badPrefixes  = []string{"{", "}", "a{", "a}", "}{", "{}", "{}{t}", "{}:", "{a"}
-	allKinds     = append(rediskey.Kinds[:len(rediskey.Kinds):len(rediskey.Kinds)], rediskey.Fenced, rediskey.Wake)
+	allKinds     = append(rediskey.Kinds[:len(rediskey.Kinds):len(rediskey.Kinds)], rediskey.Holders, rediskey.Grants, rediskey.Fenced, rediskey.Wake)
 )
 
 // The names belong to the protocol: versions of the library that run side by side must agree on them.

@@ -98,6 +98,8 @@ const (
 	Counter = "counter" // the fencing counter of a lock
 	Marks   = "marks"   // the heartbeats of the waiters
 	Undone  = "undone"  // the tombstones of cancelled attempts
+	Holders = "holders" // who hold the lock together, by the time until which they do
+	Grants  = "grants"  // the fencing tokens and slots of those
 	Fenced  = "fenced"  // the highest fencing token that a resource has seen
 	Wake    = "wake"    // a channel, not a key: it tells waiters that a lock was handed to them
 )
@@ -108,11 +110,14 @@ const WakeChannel = reserved + Wake + ":"
 // Kinds are the kinds of the keys that the scripts of a lock declare behind the lock itself, in that order.
 var Kinds = [...]string{Line, Counter, Marks, Undone}
 
+// severalKinds are those that the scripts of locks that several hold declare behind them.
+var severalKinds = [...]string{Holders, Grants}
+
 // Derived reports whether a name may be one that Derive made, without a prefix.
 func Derived(name string) bool {
 	rest, ok := strings.CutPrefix(name, reserved)
 	kind, _, named := strings.Cut(rest, ":")
-	return ok && named && (kind == Fenced || slices.Contains(Kinds[:], kind))
+	return ok && named && (kind == Fenced || slices.Contains(Kinds[:], kind) || slices.Contains(severalKinds[:], kind))
 }
 
 // Keys are the keys of a lock as arguments of a command: the lock, then those that are derived from it, in the order in which the
@@ -137,4 +142,10 @@ func Lock(prefix, key string) (keys Keys) {
 		start = end
 	}
 	return keys
+}
+
+// Several returns the keys of a lock that several may hold: those of Lock, then those of the holders.
+func Several(prefix, key string) []any {
+	keys := Lock(prefix, key)
+	return append(keys[:], string(Derive(nil, prefix, Holders, key)), string(Derive(nil, prefix, Grants, key)))
 }

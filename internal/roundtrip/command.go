@@ -52,9 +52,9 @@ type Command struct {
 	err   error
 }
 
-// maxArgs is the most that a script is given: its name, itself, the number of keys, the keys, and
-// seven arguments.
-const maxArgs = 3 + len(rediskey.Keys{}) + 7
+// maxArgs is the most that a script is given: its name, itself, the number of keys, the keys (two
+// more where several hold a lock), and five arguments.
+const maxArgs = 3 + len(rediskey.Keys{}) + 2 + 5
 
 // values is a context of which only the values count, such as a span that is a parent. It is what
 // context.WithoutCancel makes, but for context.Cause, in the place that the command has for it: one

@@ -4,6 +4,9 @@
 //
 //	locker id . wake id . secret [. owner label]
 //
+// The first of the points says what kind of lease the token is for, so that whoever hands the lock over knows: '.' for an
+// exclusive one, '~' for one of [Shared], '#' for one of [Slots], whose wake id begins with four digits, the number of slots.
+//
 // The locker id names the wake channel of the waiter's process. The wake id names the waiter in the message that tells it
 // of its grant, which therefore need not carry the token: whoever listens on the channel learns no secret. The wake id is
 // random too, and nobody hears it before the grant, so a message can be forged only by those who can read the line.
@@ -12,7 +15,11 @@
 // A lock that rests has the token of its last lease with restMark behind the secret: see finish.lua.
 package token
 
-import "crypto/rand"
+import (
+	"crypto/rand"
+	"fmt"
+	"strconv"
+)
 
 // restMark stands at ownerAt-1 in the value of a lock that rests. A token has a point there, or its end.
 const restMark = '!'
@@ -34,11 +41,46 @@ const MaxOwner = 64
 // NewID makes the id of a Locker.
 func NewID() string { return string(appendRandom(nil, idLength)) }
 
+// Kind is the kind of a lease, as it stands in its token: Exclusive, Shared, or one of Slots.
+type Kind string
+
+// The kinds of leases that have no number.
+const (
+	Exclusive Kind = ""
+	Shared    Kind = "~"
+)
+
+// MaxSlots is the highest number of slots. A script reads all of them when it gives one away.
+const MaxSlots = 1000
+
+// slotDigits is the length of the number of slots in a token.
+const slotDigits = 4
+
+// Slots is the kind of the leases that hold one of n slots.
+func Slots(n int) Kind { return Kind(fmt.Sprintf("#%0*d", slotDigits, n)) }
+
+// KindOf reads the kind back from a token. Somebody else's value is exclusive.
+func KindOf(token string) Kind {
+	if !IsOurs(token) {
+		return Exclusive
+	}
+	switch token[wakeIDAt-1] {
+	case '~':
+		return Shared
+	case '#':
+		return Kind(token[wakeIDAt-1 : wakeIDAt+slotDigits])
+	}
+	return Exclusive
+}
+
 // New makes the value that proves one acquisition by the Locker of that id.
-func New(id, owner string) string {
+func New(id string, kind Kind, owner string) string {
 	token := append(make([]byte, 0, ownerAt+MaxOwner), id...)
-	token = append(token, '.')
-	token = appendRandom(token, wakeIDLength+1+secretLength)
+	if kind == Exclusive {
+		kind = "."
+	}
+	token = append(token, kind...)
+	token = appendRandom(token, secretAt-len(token)+secretLength)
 	token[secretAt-1] = '.'
 	if owner != "" {
 		token = append(token, '.')
@@ -86,6 +128,15 @@ func Resting(value string) (token string, rests bool) {
 
 // IsOurs reports whether a value at a key has the shape of our tokens.
 func IsOurs(token string) bool {
-	return len(token) >= ownerAt-1 && token[wakeIDAt-1] == '.' && token[secretAt-1] == '.' &&
-		(len(token) == ownerAt-1 || token[ownerAt-1] == '.')
+	if len(token) < ownerAt-1 || token[secretAt-1] != '.' || len(token) > ownerAt-1 && token[ownerAt-1] != '.' {
+		return false
+	}
+	switch token[wakeIDAt-1] {
+	case '.', '~':
+		return true
+	case '#':
+		n, err := strconv.ParseUint(token[wakeIDAt:wakeIDAt+slotDigits], 10, 16)
+		return err == nil && 1 <= n && n <= MaxSlots
+	}
+	return false
 }
