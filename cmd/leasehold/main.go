@@ -16,4 +16,6 @@ import (
 	"os"
 )
 
+//go:generate sh -c "go run . markdown >../../docs/cli.md"
+
 func main() { os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -99,6 +100,9 @@ func (p *program) run(args []string) int {
 	case "help", "-h", "-help", "--help":
 		fmt.Fprint(p.out, usage())
 		return exitOK
+	case "markdown": // for docs/cli.md
+		fmt.Fprint(p.out, manual())
+		return exitOK
 	}
 	c := find(args[0])
 	if c == nil {
@@ -133,4 +137,17 @@ func (p *program) print(v any) {
 	e := json.NewEncoder(p.out)
 	e.SetEscapeHTML(false)
 	_ = e.Encode(v)
+}
+
+// manual is docs/cli.md: every help, as the program prints it.
+func manual() string {
+	var b strings.Builder
+	b.WriteString("# The command\n\nThis page is made from the help of the program, by `go generate ./cmd/leasehold`.\n\n```text\n" + usage() + "```\n")
+	for _, make := range commands {
+		c := make()
+		b.WriteString("\n## " + c.Name() + "\n\n```text\n")
+		c.help(&b)
+		b.WriteString("```\n")
+	}
+	return b.String()
 }

@@ -187,3 +187,9 @@ func TestReleaseDeletesAKeyThatIsNoLock(t *testing.T) {
 		assert.False(t, m.Exists("app:k"))
 	}
 }
+
+func TestTheManualIsWhatTheProgramSays(t *testing.T) {
+	text, err := os.ReadFile("../../docs/cli.md")
+	require.NoError(t, err)
+	assert.Equal(t, manual(), string(text), "run go generate ./cmd/leasehold")
+}
