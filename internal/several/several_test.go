@@ -285,3 +285,28 @@ func mixed(t *testing.T, rounds int, locker func() *leasehold.Locker) {
 	all.Wait()
 	assert.Greater(t, r.together, 1)
 }
+
+// The script of exclusive leases hands the lock to one reader alone. The reader's poll lets the others in, at once.
+func TestAllReadersGetInWhenAWriterReleases(t *testing.T) {
+	locktest.InBubble(t, func(t *testing.T, w *locktest.World) {
+		writer, err := w.Party().TryAcquire(t.Context(), "k", 10*time.Second)
+		require.NoError(t, err)
+		var readers []<-chan locktest.Result
+		for range 3 {
+			p := w.Party()
+			readers = append(readers, locktest.Beside(func() (*leasehold.Lease, error) {
+				return p.Acquire(t.Context(), "k", 10*time.Second, leasehold.WithShared(), leasehold.WithAutoRenew(true))
+			}))
+			synctest.Wait()
+			time.Sleep(10 * time.Millisecond)
+		}
+		begun := time.Now()
+		require.NoError(t, writer.Release(t.Context()))
+		for _, reader := range readers {
+			x := <-reader
+			require.NoError(t, x.Err)
+			assert.Less(t, time.Since(begun), 50*time.Millisecond)
+			defer func() { _ = x.Lease.Release(context.WithoutCancel(t.Context())) }()
+		}
+	})
+}
