@@ -33,6 +33,7 @@ package line
 import (
 	"context"
 	"fmt"
+	mathrand "math/rand/v2"
 	"time"
 
 	"github.com/go-leasehold/leasehold/internal/backend"
@@ -50,7 +51,8 @@ type Line struct {
 	clock    *clock.Clock
 	life     *inflight.Life
 	gates    gates
-	notifier *notifier // nil: there is no line, so waiters poll
+	notifier *notifier     // nil: there is no line, so waiters poll
+	phase    time.Duration // of the instants at which its waiters poll
 }
 
 // Config is what a Line needs of its Locker.
@@ -68,7 +70,7 @@ type Config struct {
 // It is given the backend and not a function that makes tenures, because the rule that no token is
 // used twice belongs to those who wait: they alone know when an attempt may have been given up.
 func New(c Config) *Line {
-	l := &Line{id: c.ID, backend: c.Backend, clock: c.Clock, life: c.Life}
+	l := &Line{id: c.ID, backend: c.Backend, clock: c.Clock, life: c.Life, phase: mathrand.N(pollGrid)}
 	if c.Client != nil {
 		l.notifier = newNotifier(c)
 	}

@@ -116,23 +116,31 @@ func TestWhenAWaiterPollsNext(t *testing.T) {
 	}
 }
 
-// Each has an instant of its own in every interval, which stays the same.
+// Each has an instant in every interval, which stays the same. Those of one process share few of them, and those of two share none.
 func TestAWaiterPollsAtItsOwnInstantOfTheInterval(t *testing.T) {
-	l := lineOn(nil, nil)
-	start := l.clock.Now()
-	instants := map[time.Duration]bool{}
-	for range 100 {
-		p := newPlace(l, &Waiter{})
-		at := func(begun clock.Moment) time.Duration {
-			pause, _ := p.nextPoll(begun, backend.Answer{Left: time.Minute})
-			return time.Duration(begun.Add(pause).UnixNano()) % PollInterval
+	of := func() map[time.Duration]bool {
+		l := lineOn(nil, nil)
+		start := l.clock.Now()
+		instants := map[time.Duration]bool{}
+		for range 500 {
+			p := newPlace(l, &Waiter{})
+			at := func(begun clock.Moment) time.Duration {
+				pause, _ := p.nextPoll(begun, backend.Answer{Left: time.Minute})
+				return time.Duration(begun.Add(pause).UnixNano()) % PollInterval
+			}
+			first := at(start)
+			instants[first] = true
+			for i := range 100 {
+				later := at(start.Plus(time.Duration(i) * 37 * time.Millisecond))
+				assert.Contains(t, []time.Duration{first, (first + PollInterval/2) % PollInterval}, later)
+			}
 		}
-		first := at(start)
-		instants[first] = true
-		for i := range 100 {
-			later := at(start.Plus(time.Duration(i) * 37 * time.Millisecond))
-			assert.Contains(t, []time.Duration{first, (first + PollInterval/2) % PollInterval}, later)
-		}
+		assert.Greater(t, len(instants), 20)
+		assert.LessOrEqual(t, len(instants), 50)
+		return instants
 	}
-	assert.Greater(t, len(instants), 90)
+	one, other := of(), of()
+	for instant := range one {
+		assert.NotContains(t, other, instant)
+	}
 }

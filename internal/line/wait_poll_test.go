@@ -69,7 +69,8 @@ func TestOnlyTheFirstOfTheLinePollsOftenAndOnlyBehindAPlainClient(t *testing.T) 
 	})
 }
 
-// Waiters that have looked at one instant, as after an outage or an expiry, do not go on doing so.
+// Waiters that have looked at one instant, as after an outage or an expiry, do not go on doing so. But a process has few instants,
+// so that those who look share round trips.
 func TestThePollsOfWaitersThatJoinedAtOnceSpreadOut(t *testing.T) {
 	locktest.InBubble(t, func(t *testing.T, w *locktest.World) {
 		var mu sync.Mutex
@@ -99,12 +100,14 @@ func TestThePollsOfWaitersThatJoinedAtOnceSpreadOut(t *testing.T) {
 			begun := time.Now()
 			time.Sleep(locktest.PollInterval)
 			mu.Lock()
-			windows := map[time.Duration]int{}
+			windows, instants := map[time.Duration]int{}, map[time.Time]bool{}
 			for _, when := range at {
+				instants[when] = true
 				windows[when.Sub(begun).Truncate(50*time.Millisecond)]++
 			}
 			mu.Unlock()
 			assert.LessOrEqual(t, slices.Max(slices.Collect(maps.Values(windows))), 30, "looks within 50 ms")
+			assert.LessOrEqual(t, len(instants), 51, "instants at which all of them look")
 		}
 		cancel()
 		for _, c := range waiting {
