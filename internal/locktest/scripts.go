@@ -43,11 +43,12 @@ function redis.call(name, ...)
 end
 `
 
-// SixZero makes SET … GET the error that it is on Redis 6.0.
+// SixZero makes SET … GET and PEXPIRE … GT the errors that they are on Redis 6.0.
 const SixZero = `
 function redis.pcall(name, ...)
   for _, arg in ipairs({...}) do
     if name == 'SET' and arg == 'GET' then return {err = 'ERR syntax error'} end
+    if name == 'PEXPIRE' and arg == 'GT' then return {err = "ERR wrong number of arguments for 'pexpire' command"} end
   end
   return redis.real.pcall(name, ...)
 end
