@@ -34,7 +34,7 @@ func leaseholdToken(ctx context.Context, addr string) (string, error) {
 }
 
 type leaseholdClient struct {
-	rdb    *redis.Client
+	rdb    redis.UniversalClient
 	locker *leasehold.Locker
 	ttl    time.Duration
 }

@@ -34,7 +34,7 @@ func rawFenceColumn() column {
 
 type rawClient struct {
 	noWait
-	rdb   *redis.Client
+	rdb   redis.UniversalClient
 	ttl   time.Duration
 	fence bool
 }

@@ -20,7 +20,7 @@ func redislockColumn(name string, retry time.Duration) column {
 }
 
 type redislockClient struct {
-	rdb   *redis.Client
+	rdb   redis.UniversalClient
 	locks *redislock.Client
 	ttl   time.Duration
 	wait  *redislock.Options

@@ -27,7 +27,7 @@ type workload struct {
 
 func workloads() []workload {
 	return []workload{
-		uncontended, parallel, contended, crash, liveness, idle, renew, outage, cycles, quorum, fenced,
+		uncontended, parallel, cluster, contended, crash, liveness, idle, renew, outage, cycles, quorum, fenced,
 	}
 }
 

@@ -85,7 +85,7 @@ func all(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	for _, line := range []string{
-		"uncontended -pin", "uncontended -pin -procs 2", "parallel", "parallel -pin", "contended", "crash", "liveness", "idle",
+		"uncontended -pin", "uncontended -pin -procs 2", "parallel", "parallel -pin", "cluster", "cluster -pin", "contended", "crash", "liveness", "idle",
 		"renew -leases 10000,50000 -ttl 10s", "renew -leases 100000 -ttl 30s -rounds 1",
 		"outage", "cycles", "quorum", "fenced -pin",
 	} {

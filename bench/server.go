@@ -27,7 +27,8 @@ type server struct {
 
 // startServer starts redis-server from PATH. Its CPUs are the caller's: a
 // program started under taskset shares its CPU with the server it measures.
-func startServer(ctx context.Context) (*server, error) {
+// Settings are further arguments of redis-server.
+func startServer(ctx context.Context, settings ...string) (*server, error) {
 	path, err := exec.LookPath("redis-server")
 	if err != nil {
 		return nil, err
@@ -36,14 +37,14 @@ func startServer(ctx context.Context) (*server, error) {
 	// binds it; then the server exits at once and another port is tried.
 	for range 3 {
 		var s *server
-		if s, err = tryStartServer(ctx, path); err == nil {
+		if s, err = tryStartServer(ctx, path, settings); err == nil {
 			return s, nil
 		}
 	}
 	return nil, err
 }
 
-func tryStartServer(ctx context.Context, path string) (*server, error) {
+func tryStartServer(ctx context.Context, path string, settings []string) (*server, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
@@ -57,8 +58,10 @@ func tryStartServer(ctx context.Context, path string) (*server, error) {
 		return nil, err
 	}
 	s := &server{addr: addr, dir: dir, admin: redis.NewClient(&redis.Options{Addr: addr})}
-	s.cmd = exec.Command(path, "--port", port, "--bind", "127.0.0.1", "--dir", dir,
-		"--save", "", "--appendonly", "no", "--loglevel", "warning")
+	s.cmd = exec.Command(path, append([]string{
+		"--port", port, "--bind", "127.0.0.1", "--dir", dir,
+		"--save", "", "--appendonly", "no", "--loglevel", "warning",
+	}, settings...)...)
 	if err := s.cmd.Start(); err != nil {
 		os.RemoveAll(dir)
 		return nil, err

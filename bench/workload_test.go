@@ -21,6 +21,7 @@ func TestEveryWorkloadRunsAndShowsItsTable(t *testing.T) {
 		"uncontended -rounds 1 -cycles 20",
 		"uncontended -rounds 1 -cycles 20 -only leasehold -wait",
 		"parallel -rounds 1 -for 10ms -goroutines 4",
+		"cluster -rounds 1 -for 10ms -goroutines 4",
 		"contended -rounds 1 -for 100ms -warm 10ms -n 3 -process 3",
 		"crash -rounds 1 -locks 2 -ttl 400ms -others 0 -give-up 5s",
 		"liveness -runs 1 -for 50ms -n 3 -process 3",
