@@ -38,7 +38,7 @@ test: ## the tests, with the race detector
 	$(GO) test -race -shuffle=on ./...
 
 # What runs in a program.
-CORE := . $(addprefix ./internal/,backend clock fault fenced inflight keep line quorum quorum/nodescript quorum/proposal rediskey roundtrip script short token)
+CORE := . $(addprefix ./internal/,backend clock fault fenced inflight keep line quorum quorum/nodescript quorum/proposal rediskey roundtrip script several short token)
 empty :=
 comma := ,
 
