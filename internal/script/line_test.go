@@ -131,7 +131,7 @@ func (w *lineWalk) finish(before lineState, token string) {
 	after := w.look()
 	require.True(w.t, after.owner == token+"!" || left < time.Second && after.owner == "", "%s: %+v", w.name(), after)
 	require.Equal(w.t, before.live, after.live, "%s: nobody is served", w.name())
-	ends := time.Duration(w.s.Client.PTTL(w.t.Context(), "k").Val())
+	ends := w.s.Client.PTTL(w.t.Context(), "k").Val()
 	require.InDelta(w.t, min(left, d), ends, float64(time.Second), w.name())
 }
 
