@@ -80,7 +80,7 @@ type LockState struct {
 	FencingToken int64         // of the last lease, over or not; 0 if none is known
 	Waiters      int           // who wait for it and are alive; those behind the first thousand are counted alive or not
 	Resting      bool          // it is taken, and no lease holds it: its last one, the owner's, was released under WithMinHold
-	Holders      int           // how many leases hold it: 1, or more with WithShared and WithSlots
+	Holders      int           // how many leases hold it: 0 or 1, or more with WithShared and WithSlots
 }
 
 // Inspect tells who holds a lock, for how long, and how many wait. It changes nothing. Its answer may be out of date
@@ -94,7 +94,7 @@ func (l *Locker) Inspect(ctx context.Context, key string) (LockState, error) {
 	if err != nil {
 		return LockState{}, a.fail(err)
 	}
-	if v.Held {
+	if v.Held && !v.Resting {
 		v.Holders = max(v.Holders, 1)
 	}
 	return LockState{a.asks.Key, v.Held, v.Owner, v.Left, v.Fence, v.Waiters, v.Resting, v.Holders}, nil
@@ -102,8 +102,9 @@ func (l *Locker) Inspect(ctx context.Context, key string) (LockState, error) {
 
 // ForceRelease takes the lock from its holder and gives it to the first waiter. It is for operators. A lease of this
 // Locker is lost at once. A holder in another process learns of it at its next renewal, and only the fencing token
-// stops its late writes. A key of another type is deleted too. Holders of WithShared and WithSlots all lose the lock, and learn of it at their next renewals. It is no error if nobody holds the lock. After an error
-// the lock may or may not have been taken away.
+// stops its late writes. A key of another type is deleted too. Holders of WithShared and WithSlots all lose the lock, and
+// learn of it at their next renewals. It is no error if nobody holds the lock. After an error the lock may or may not have
+// been taken away.
 func (l *Locker) ForceRelease(ctx context.Context, key string) error {
 	a := attempt{op: "force release"}
 	if err := l.address(&a, key, nil); err != nil {
