@@ -114,7 +114,7 @@ func WithMinHold(d time.Duration) Option {
 //
 // Without its counter a lock's next fencing token is the server's time. That is higher than the last one, unless the clock was set
 // back by more than d, or a failover goes to a server whose clock is behind by more than d. So d must be longer than any such step.
-// A release takes the server a little longer. WithCounterLife is not for a quorum.
+// A release takes the server a little longer. WithCounterLife is not for a quorum. Leases of WithSlots and WithShared ignore it.
 func WithCounterLife(d time.Duration) Option {
 	return Option{func(o *options) { o.counterLife = d }}
 }
@@ -132,7 +132,8 @@ func WithLockDelay(d time.Duration) Option {
 // arrival, and nobody passes one that does not fit yet.
 //
 // Leases of other kinds may use the key too: they exclude each other and take turns. WithSlots cannot be combined with
-// [WithLockDelay], [WithMinHold] or [WithReplicas], nor be adopted, and a quorum refuses it. The last one of WithSlots and [WithShared] wins.
+// [WithLockDelay], [WithMinHold] or [WithReplicas]. A quorum refuses it, and no such lease can be adopted. The last one of
+// WithSlots and [WithShared] wins.
 func WithSlots(n int) Option {
 	return Option{func(o *options) { o.kind, o.slots = token.Slots(n), n }}
 }

@@ -36,10 +36,10 @@ func (le *Lease) end(reason error) error {
 	return le.err
 }
 
-// Release gives the lock back, to the first waiter if there is one, or when the time of [WithMinHold] is over. The call itself ends the lease for its holder: the
-// lease is neither valid nor renewed, [Lease.Done] is closed, its contexts end, and [Lease.Err] matches [ErrReleased].
-// The result of Release says what happened to the key. Release may be called again. After a success it returns nil and
-// sends nothing.
+// Release gives the lock back, to the first waiter if there is one, or when the time of [WithMinHold] is over. The call
+// itself ends the lease for its holder: the lease is neither valid nor renewed, [Lease.Done] is closed, its contexts
+// end, and [Lease.Err] matches [ErrReleased]. The result of Release says what happened to the key. Release may be called
+// again. After a success it returns nil and sends nothing.
 //
 // A context that has ended already does not stop Release, which then has a bound of its own, no longer than the rest of
 // the lease. A context that ends during the call ends the wait for the answer.

@@ -237,8 +237,9 @@ func (t *topic) pollAll() {
 }
 
 // parseMessage reads what handover.lua publishes: the id of the waiter and the fencing token of its
-// grant; or what internal/several does, where the slot stands behind them. Anybody may publish anything: what cannot be read has the waiter poll, and whether a grant
-// is believed is for place.trust to say.
+// grant. In what internal/several publishes the slot stands behind them. Anybody may publish
+// anything: what cannot be read has the waiter poll, and whether a grant is believed is for
+// place.trust to say.
 func parseMessage(payload string) (id string, m message) {
 	id, digits, _ := strings.Cut(payload, " ")
 	digits, last, placed := strings.Cut(digits, "/")
