@@ -45,10 +45,10 @@ type lease struct {
 	o      *options
 	tenure backend.Tenure
 	fence  int64
-	slot   int
 	begun  clock.Moment // before the attempt that won was first sent
 	scoped bool         // it is WithLock's
 	resent bool         // a copy of its acquire may still be on its way
+	slot   int16        // below token.MaxSlots
 
 	mu           sync.Mutex    // guards what follows; never held across a Redis call, a hook or a send
 	deadline     clock.Moment  // end of trust
@@ -72,7 +72,7 @@ type lease struct {
 // newLease makes the Lease of a grant. It is the one place where a deadline begins.
 func newLease(l *Locker, a *attempt, g line.Grant) *Lease {
 	le := (&lease{
-		l: l, key: a.asks.Key, token: g.Token, o: a.o, tenure: g.Tenure, fence: g.Fence, slot: g.Slot, begun: g.Anchor,
+		l: l, key: a.asks.Key, token: g.Token, o: a.o, tenure: g.Tenure, fence: g.Fence, slot: int16(g.Slot), begun: g.Anchor,
 		scoped: a.scoped, resent: g.Resent, span: keep.NewSpan(a.asks.TTL, a.asks.TTL),
 	}).seal()
 	if a.asks.Former != "" {
@@ -129,7 +129,7 @@ func (le *Lease) Slot() int {
 	if le == nil {
 		return 0
 	}
-	return le.slot
+	return int(le.slot)
 }
 
 // IsShared reports whether others may hold leases of the key at the same time under [WithShared]. A resource must not refuse

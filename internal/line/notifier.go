@@ -246,7 +246,7 @@ func parseMessage(payload string) (id string, m message) {
 	fence, err := strconv.ParseInt(digits, 10, 64)
 	slot := uint64(0)
 	if placed && err == nil {
-		slot, err = strconv.ParseUint(last, 10, 16)
+		slot, err = strconv.ParseUint(last, 10, 15)
 	}
 	if err != nil {
 		return id, pollNow
