@@ -28,7 +28,8 @@ type Locker struct {
 	keeper   *keep.Keeper
 	line     *line.Line
 	stats    counters
-	retries  clock.Rarely // of what Retrying tells
+	clients  []redis.UniversalClient // for Diagnose
+	retries  clock.Rarely            // of what Retrying tells
 
 	life *inflight.Life // draining from Shutdown on, closing from Close on, and at its end when Close has waited long enough
 	shut *inflight.Once // by the first of Shutdown and Close
@@ -41,6 +42,7 @@ func New(client redis.UniversalClient, opts ...Option) *Locker {
 	defaults := *(&options{}).with(inNew, opts)
 	s := newStore(client, defaults.prefix)
 	l := newLocker(s, s.Client, defaults)
+	l.clients = []redis.UniversalClient{client}
 	if roundtrip.IsNil(client) {
 		l.bad = invalid("the redis client is nil")
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/go-leasehold/leasehold/internal/backend"
+	"github.com/go-leasehold/leasehold/internal/diagnose"
 	"github.com/go-leasehold/leasehold/internal/line"
 	"github.com/go-leasehold/leasehold/internal/token"
 )
@@ -117,4 +118,35 @@ func (l *Locker) ForceRelease(ctx context.Context, key string) error {
 	l.bereave(a.asks.Key, token, lost(LossForced, "released by force"))
 	a.o.log(slog.LevelWarn, "leasehold: lock released by force", a.event())
 	return nil
+}
+
+// Finding is what one check of [Locker.Diagnose] has found. The zero Finding says nothing.
+type Finding struct {
+	Check, Server string // what was looked at, and where; "": everywhere
+	// Level is slog.LevelError where locks do not work or are not safe, slog.LevelWarn where something should be changed
+	// or could not be checked, and slog.LevelInfo where nothing is wrong.
+	Level slog.Level
+	Found string // what is there
+	Why   string // why it matters; "" if nothing is wrong
+	// Advice is what to do; "" if nothing is to be done.
+	Advice string
+}
+
+// Diagnose looks for what is wrong with this Redis for locks: its version, memory, persistence, replicas and clock, the
+// state of a cluster or of a quorum's nodes, each right that leasehold needs, and the time of a round trip. It changes
+// nothing, takes a moment, and is meant for the start of a program. Without the rights to call CONFIG and INFO it checks
+// what it can, and a Finding says what it could not. It looks at each client for at most 15 s. It may be called at any
+// time. The error says that no server could be reached, or that ctx has ended. The findings until then come with it.
+func (l *Locker) Diagnose(ctx context.Context) (found []Finding, _ error) {
+	if l.bad != nil {
+		return nil, &Error{Op: "diagnose", Err: l.bad}
+	}
+	all, err := diagnose.Run(ctx, diagnose.Config{Clients: l.clients, Prefix: l.defaults.prefix, Quarantine: l.defaults.quarantine})
+	for _, f := range all {
+		found = append(found, Finding(f))
+	}
+	if err != nil {
+		err = &Error{Op: "diagnose", Err: err}
+	}
+	return found, err
 }

@@ -3,6 +3,7 @@ package leasehold_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -11,6 +12,8 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/go-leasehold/leasehold"
 	"github.com/go-leasehold/leasehold/internal/locktest"
+	"github.com/go-leasehold/leasehold/internal/redistest"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -378,4 +381,47 @@ func TestQuorumSendsNoRefillForADetachedLease(t *testing.T) {
 		require.NotContains(t, q.Spies[2].Took(), "refill")
 		require.Equal(t, []string{token, token, ""}, q.Holders("k"))
 	})
+}
+
+// What it checks, the tests of internal/diagnose say.
+func TestDiagnoseLooksAtEveryServerOfALocker(t *testing.T) {
+	ctx := t.Context()
+	nodes := []redis.UniversalClient{redistest.Server(t).Client(), redistest.Server(t).Client(), redistest.Server(t).Client()}
+	quorum, err := leasehold.NewQuorum(nodes)
+	require.NoError(t, err)
+	single := leasehold.New(nodes[0])
+	defer quorum.Close()
+	defer single.Close()
+	for _, l := range []struct {
+		*leasehold.Locker
+		servers int
+	}{{single, 1}, {quorum, 3}} {
+		found, err := l.Diagnose(ctx)
+		require.NoError(t, err)
+		rights := map[string]bool{}
+		for _, f := range found {
+			if f.Check == "rights" {
+				assert.Equal(t, slog.LevelInfo, f.Level, f)
+				rights[f.Server] = true
+			}
+		}
+		assert.Len(t, rights, l.servers)
+	}
+}
+
+func TestDiagnoseSaysThatNothingCouldBeAsked(t *testing.T) {
+	_, err := leasehold.New(nil).Diagnose(t.Context())
+	require.ErrorIs(t, err, leasehold.ErrInvalid)
+	away := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
+	defer away.Close()
+	l := leasehold.New(away)
+	defer l.Close()
+	_, err = l.Diagnose(t.Context())
+	var e *leasehold.Error
+	require.ErrorAs(t, err, &e)
+	assert.Equal(t, "diagnose", e.Op)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = l.Diagnose(ctx)
+	require.ErrorIs(t, err, context.Canceled)
 }

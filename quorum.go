@@ -2,6 +2,7 @@ package leasehold
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/go-leasehold/leasehold/internal/quorum"
@@ -55,7 +56,9 @@ func NewQuorum(nodes []redis.UniversalClient, opts ...Option) (*Locker, error) {
 	if err != nil {
 		return nil, &Error{Op: "new quorum", Err: err}
 	}
-	return newLocker(q, nil, *defaults), nil
+	l := newLocker(q, nil, *defaults)
+	l.clients = slices.Clone(nodes)
+	return l, nil
 }
 
 // NodeError is why one node of a quorum did not agree.

@@ -28,7 +28,7 @@ var leaves = []string{"internal/clock", "internal/fault", "internal/inflight", "
 // lead downward: the root, then line, keep and quorum, which do not know each other, then backend, roundtrip and script, then
 // the leaves. A package that does not stand here is refused: say where it belongs first.
 var layers = map[string][]string{
-	".": with("internal/line", "internal/keep", "internal/quorum", "internal/fenced", "internal/inside", "internal/backend", "internal/roundtrip", "internal/script", "internal/several", "internal/short"),
+	".": with("internal/line", "internal/keep", "internal/quorum", "internal/fenced", "internal/inside", "internal/backend", "internal/roundtrip", "internal/script", "internal/several", "internal/short", "internal/diagnose"),
 
 	"internal/line":   with("internal/backend", "internal/roundtrip", "internal/script"),
 	"internal/quorum": with("internal/quorum/nodescript", "internal/quorum/proposal", "internal/backend", "internal/roundtrip", "internal/script"),
