@@ -177,6 +177,7 @@ func (a *simActor) use(x *leasehold.Lease, auto bool, called time.Time) {
 // pass has another host adopt the lease, or the same one, which uses it then.
 func (a *simActor) pass(x *leasehold.Lease) {
 	valid, well, until := x.Valid(), a.p.well(time.Now()), x.ValidUntil()
+	byHand := a.h.judge.byHandOf(x.Key())
 	token := x.Detach()
 	if detached := x.Err() != nil && strings.Contains(x.Err().Error(), "detached"); detached != (token != "") {
 		a.fail("detached %v, with token %q: %v", detached, token, x.Err())
@@ -204,6 +205,8 @@ func (a *simActor) pass(x *leasehold.Lease) {
 			return
 		}
 		sound := well && b.p.well(time.Now()) && time.Now().Before(until) && !a.h.judge.robbed(x) && b.p.quit.Err() == nil
+		// An adoption that failed may have had the lock when it was deleted.
+		sound = sound && byHand == a.h.judge.byHandOf(x.Key())
 		switch {
 		case over && errors.Is(err, errPatience):
 		case ttl < a.h.judge.round() && errors.As(err, new(*fault.NoAnswer)):

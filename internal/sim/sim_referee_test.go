@@ -50,6 +50,7 @@ type simLock struct {
 	won     map[*simHost]time.Time // when the Acquire that won last was called
 	idle    time.Time              // since when the lock is free while somebody waits; zero: it is not
 	moved   time.Time              // when it changed hands last
+	byHand  int                    // how often it was deleted by hand
 }
 
 // simToken is what became of a token.
@@ -138,6 +139,7 @@ func (r *simReferee) byHand(what string, do func()) {
 			if t := r.token(owner); owner != "" {
 				t.left, t.robbed = true, true
 			}
+			l.byHand++
 			l.moved = time.Now()
 		}
 		worse := len(l.good) < len(good)
@@ -430,6 +432,13 @@ func (r *simReferee) robbed(x *leasehold.Lease) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.token(inside.State(x).Token).robbed
+}
+
+// byHandOf is how often a lock was deleted by hand so far.
+func (r *simReferee) byHandOf(key string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.locks[key].byHand
 }
 
 // token is the state of a token. r.mu is held.
