@@ -39,9 +39,12 @@ func (e *StaleError) Unwrap() error { return ErrStale }
 // A Guard holds one number for every name that it ever admitted, until the Guard is dropped as a whole: to forget a
 // mark is to let an old holder in. So the names must come from a bounded set. A server that takes them from requests
 // has to check them first.
+//
+// Leases of [WithShared] hold together, so they have a method of their own. Leases of [WithSlots] need a name for each slot.
 type Guard struct {
-	mu      sync.Mutex // guards highest
+	mu      sync.Mutex // guards what follows
 	highest map[string]int64
+	shared  map[string]int64 // the highest of shared leases since; nil: there was none
 }
 
 // Admit returns nil if the fencing token is at or above the highest one that was admitted for the resource before. The
@@ -51,7 +54,34 @@ type Guard struct {
 func (g *Guard) Admit(resource string, fencingToken int64) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	highest := g.highest[resource]
+	if err := admit(resource, fencingToken, max(g.highest[resource], g.shared[resource])); err != nil {
+		return err
+	}
+	if g.highest == nil {
+		g.highest = make(map[string]int64)
+	}
+	g.highest[resource] = fencingToken
+	delete(g.shared, resource)
+	return nil
+}
+
+// AdmitShared is Admit for a lease that [Lease.IsShared]. It returns nil if the fencing token is at or above the highest one
+// of an exclusive lease: older and newer shared leases hold together. From then on no lower token of an exclusive lease is
+// admitted.
+func (g *Guard) AdmitShared(resource string, fencingToken int64) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err := admit(resource, fencingToken, g.highest[resource]); err != nil {
+		return err
+	}
+	if g.shared == nil {
+		g.shared = make(map[string]int64)
+	}
+	g.shared[resource] = max(g.shared[resource], fencingToken)
+	return nil
+}
+
+func admit(resource string, fencingToken, highest int64) error {
 	err := checkFencingToken(fencingToken)
 	if err == nil && fencingToken < highest {
 		err = &StaleError{Token: fencingToken, Highest: highest}
@@ -59,10 +89,6 @@ func (g *Guard) Admit(resource string, fencingToken int64) error {
 	if err != nil {
 		return &Error{Op: "admit", Key: resource, Err: err}
 	}
-	if g.highest == nil {
-		g.highest = make(map[string]int64)
-	}
-	g.highest[resource] = fencingToken
 	return nil
 }
 
@@ -117,21 +143,31 @@ func NewFencedScript(body string) *FencedScript {
 // which carries a [StaleError], or names a fencing mark that Run cannot read. After another error that Redis answered,
 // commonly an error of the body, the mark is as before. After any other error it is not known whether the body ran.
 func (s *FencedScript) Run(ctx context.Context, client redis.Scripter, resource string, fencingToken int64, keys []string, args ...any) (any, error) {
-	result, err := s.run(ctx, client, resource, fencingToken, keys, args)
+	return s.run(ctx, client, resource, fencingToken, false, keys, args)
+}
+
+// RunShared is Run for a lease that [Lease.IsShared]: see [Guard.AdmitShared]. A version of this library that has no
+// RunShared refuses a resource that a shared lease has used, until the next Run.
+func (s *FencedScript) RunShared(ctx context.Context, client redis.Scripter, resource string, fencingToken int64, keys []string, args ...any) (any, error) {
+	return s.run(ctx, client, resource, fencingToken, true, keys, args)
+}
+
+func (s *FencedScript) run(ctx context.Context, client redis.Scripter, resource string, fencingToken int64, shared bool, keys []string, args []any) (any, error) {
+	result, err := s.send(ctx, client, resource, fencingToken, shared, keys, args)
 	if err != nil {
 		return nil, &Error{Op: "run fenced script", Key: resource, Err: err}
 	}
 	return result, nil
 }
 
-func (s *FencedScript) run(ctx context.Context, client redis.Scripter, resource string, fencingToken int64, keys []string, args []any) (any, error) {
+func (s *FencedScript) send(ctx context.Context, client redis.Scripter, resource string, fencingToken int64, shared bool, keys []string, args []any) (any, error) {
 	if err := checkFencingToken(fencingToken); err != nil {
 		return nil, err
 	}
 	if n := len(resource); n < 1 || n > maxKey {
 		return nil, invalid("the resource's name is %d bytes long: want 1 to %d", n, maxKey)
 	}
-	result, err := fenced.Run(ctx, client, s.script, resource, fencingToken, keys, args)
+	result, err := fenced.Run(ctx, client, s.script, resource, fencingToken, shared, keys, args)
 	if stale, ok := err.(*fenced.Stale); ok {
 		return nil, &StaleError{Token: fencingToken, Highest: stale.Highest}
 	}

@@ -25,9 +25,9 @@ func New(body string) *redis.Script {
 	return redis.NewScript("local body = (function() " + body + "\nend)\n" + lua)
 }
 
-// Run runs a script that New has made. An error that matches fault.ErrInvalid comes before anything was sent. After a Stale, and
+// Run runs a script that New has made, for the fencing token of an exclusive or a shared lease. An error that matches fault.ErrInvalid comes before anything was sent. After a Stale, and
 // after an error about the mark, the body did not run.
-func Run(ctx context.Context, client redis.Scripter, script *redis.Script, resource string, token int64, keys []string, args []any) (any, error) {
+func Run(ctx context.Context, client redis.Scripter, script *redis.Script, resource string, token int64, shared bool, keys []string, args []any) (any, error) {
 	if _, ok := client.(redis.Pipeliner); ok {
 		return nil, fault.Invalid("a pipeline has no answer when Run returns")
 	}
@@ -41,7 +41,11 @@ func Run(ctx context.Context, client redis.Scripter, script *redis.Script, resou
 	// The mark is the first key because a redis.Ring picks the server by it: one mark for each resource, whatever keys a script has.
 	mark := string(rediskey.Derive(nil, "", rediskey.Fenced, resource))
 	allKeys := append([]string{mark}, keys...)
-	allArgs := append(args[:len(args):len(args)], token)
+	last := strconv.FormatInt(token, 10)
+	if shared {
+		last = "r" + last
+	}
+	allArgs := append(args[:len(args):len(args)], last)
 	reply, err := script.Run(ctx, client, allKeys, allArgs...).Slice()
 	if err != nil {
 		return nil, fault.Weigh(err)
