@@ -12,9 +12,12 @@
 //
 //	Fencing-Token: 1764434960123456
 //	Fencing-Resource: account:7
+//	Fencing-Shared: 1
 //
 // The token is a decimal number from 1 to 2^63-1 without sign, space or leading zero. The resource is
 // percent-encoded, as a segment of a path is: url.PathEscape or encodeURIComponent. Each is sent once.
+// The third header is sent for a shared lease alone. A server that does not know the header treats a reader as a writer.
+// That is safe, and refuses the older of two readers.
 //
 // # Answers of the middleware
 //
@@ -38,20 +41,24 @@ import (
 const (
 	TokenHeader    = "Fencing-Token"
 	ResourceHeader = "Fencing-Resource"
+	SharedHeader   = "Fencing-Shared"
 )
 
 // A Fence is what a request is fenced with. The zero Fence is none.
 type Fence struct {
 	Resource string // any text but the empty one, commonly the lock's key
 	Token    int64  // at least 1
+	Shared   bool   // whether the token is that of a shared lease, a reader's
 }
 
-// Of returns the Fence of a lease, which a *leasehold.Lease is: its key is the resource.
+// Of returns the Fence of a lease, which a *leasehold.Lease is: its key is the resource. The Fence is shared if the
+// lease has a method IsShared that says so.
 func Of(lease interface {
 	Key() string
 	FencingToken() int64
 }) Fence {
-	return Fence{Resource: lease.Key(), Token: lease.FencingToken()}
+	shared, ok := lease.(interface{ IsShared() bool })
+	return Fence{Resource: lease.Key(), Token: lease.FencingToken(), Shared: ok && shared.IsShared()}
 }
 
 type contextKey struct{}

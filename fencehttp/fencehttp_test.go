@@ -245,6 +245,90 @@ func TestTransportFencesWithTheLeaseOfTheContext(t *testing.T) {
 	})
 }
 
+func TestMiddlewareSharedRefusesAReaderForAWriterAlone(t *testing.T) {
+	var both, old leasehold.Guard
+	for _, server := range []struct {
+		name    string
+		handler http.Handler
+		older   int // the answer to a reader that is older than another reader
+	}{
+		{"shared", fencehttp.MiddlewareShared(both.Admit, both.AdmitShared, echo), 200},
+		{"exclusive", fencehttp.Middleware(old.Admit, echo), 412},
+	} {
+		t.Run(server.name, func(t *testing.T) {
+			through := &fencehttp.Transport{Base: roundTrip(func(r *http.Request) (*http.Response, error) {
+				w := httptest.NewRecorder()
+				server.handler.ServeHTTP(w, r)
+				return w.Result(), nil
+			})}
+			ask := func(token int64, shared bool) int {
+				ctx := fencehttp.NewContext(t.Context(), fencehttp.Fence{Resource: "r", Token: token, Shared: shared})
+				r := httptest.NewRequestWithContext(ctx, "PUT", "/", nil)
+				r.Header.Set(fencehttp.SharedHeader, "1") // the fence decides, and not what the caller left there
+				response, err := through.RoundTrip(r)
+				require.NoError(t, err)
+				return response.StatusCode
+			}
+			assert.Equal(t, 200, ask(10, false))
+			assert.Equal(t, 412, ask(9, true), "a reader before the writer")
+			assert.Equal(t, 200, ask(13, true))
+			assert.Equal(t, server.older, ask(12, true), "a reader beside a newer one")
+			assert.Equal(t, 412, ask(11, false), "a writer before the readers")
+			assert.Equal(t, 200, ask(14, false))
+			assert.Equal(t, 412, ask(13, true), "a reader before the second writer")
+		})
+	}
+}
+
+func TestMiddlewareRefusesASharedHeaderThatIsNotASingleOne(t *testing.T) {
+	untouched := func(string, int64) error { t.Error("the guard was asked"); return nil }
+	for _, values := range [][]string{{""}, {"0"}, {"true"}, {"1", "1"}, {"1,1"}} {
+		headers := []string{fencehttp.TokenHeader, "33", fencehttp.ResourceHeader, "r"}
+		for _, value := range values {
+			headers = append(headers, fencehttp.SharedHeader, value)
+		}
+		assert.Equal(t, 400, send(t, fencehttp.MiddlewareShared(untouched, untouched, echo), headers...).StatusCode, values)
+	}
+}
+
+// A lease says by itself which kind it is.
+func TestTheFenceOfASharedLeaseIsShared(t *testing.T) {
+	leaseholdtest.Bubble(t, func(t *testing.T, env *leaseholdtest.Env) {
+		for _, shared := range []bool{true, false} {
+			var opts []leasehold.Option
+			if shared {
+				opts = append(opts, leasehold.WithShared())
+			}
+			require.NoError(t, env.Locker().WithLock(t.Context(), "r", time.Minute, func(ctx context.Context, lease *leasehold.Lease) error {
+				fence, ok := fencehttp.FromContext(ctx)
+				assert.True(t, ok)
+				assert.Equal(t, fencehttp.Fence{Resource: "r", Token: lease.FencingToken(), Shared: shared}, fence)
+				return nil
+			}, opts...))
+		}
+	})
+}
+
+func ExampleMiddlewareShared() {
+	var guard leasehold.Guard
+	server := fencehttp.MiddlewareShared(guard.Admit, guard.AdmitShared, http.NotFoundHandler())
+	for _, fence := range []fencehttp.Fence{
+		{Resource: "report", Token: 2, Shared: true}, {Resource: "report", Token: 1, Shared: true}, {Resource: "report", Token: 1},
+	} {
+		client := fencehttp.Transport{Fence: fence, Base: roundTrip(func(r *http.Request) (*http.Response, error) {
+			w := httptest.NewRecorder()
+			server.ServeHTTP(w, r)
+			return w.Result(), nil
+		})}
+		response, _ := client.RoundTrip(httptest.NewRequest(http.MethodGet, "/", nil))
+		fmt.Println(fence.Token, fence.Shared, response.StatusCode)
+	}
+	// Output:
+	// 2 true 404
+	// 1 true 404
+	// 1 false 412
+}
+
 func ExampleMiddleware() {
 	var guard leasehold.Guard
 	server := httptest.NewServer(fencehttp.Middleware(guard.Admit,

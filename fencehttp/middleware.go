@@ -26,11 +26,24 @@ import (
 //
 // admit is called by many goroutines. An error that matches leasehold.ErrStale becomes a 412, one that matches
 // leasehold.ErrInvalid a 400, and any other a 503 that does not repeat it.
+//
+// A request of a reader is checked like that of a writer. [MiddlewareShared] tells them apart.
 func Middleware(admit func(resource string, fencingToken int64) error, next http.Handler) http.Handler {
+	return MiddlewareShared(admit, admit, next)
+}
+
+// MiddlewareShared is a Middleware that asks admitShared instead of admit about the fencing token of a shared lease.
+// The two are commonly Admit and AdmitShared of one leasehold.Guard. The request says by itself which kind it is, so the
+// handler lets a request whose [Fence] is Shared read and not write.
+func MiddlewareShared(admit, admitShared func(resource string, fencingToken int64) error, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fence, refused := parse(r.Header)
 		if refused == nil {
-			refused = refusal(fence, admit(fence.Resource, fence.Token))
+			ask := admit
+			if fence.Shared {
+				ask = admitShared
+			}
+			refused = refusal(fence, ask(fence.Resource, fence.Token))
 		}
 		if refused != nil {
 			refused.write(w)
@@ -59,7 +72,11 @@ func parse(h http.Header) (Fence, *problem) {
 	if err != nil || resource == "" || strings.ContainsAny(escaped, ", \t") {
 		return Fence{}, &problem{Status: http.StatusBadRequest, Title: ResourceHeader + " is not one percent-encoded name"}
 	}
-	return Fence{Resource: resource, Token: n}, nil
+	shared := h.Values(SharedHeader)
+	if len(shared) > 1 || len(shared) == 1 && shared[0] != "1" {
+		return Fence{}, &problem{Status: http.StatusBadRequest, Title: SharedHeader + " is not a single 1"}
+	}
+	return Fence{Resource: resource, Token: n, Shared: len(shared) == 1}, nil
 }
 
 // single returns the value of a header that must be there exactly once: of two tokens, neither can be trusted

@@ -37,6 +37,10 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
 	r.Header.Set(TokenHeader, strconv.FormatInt(fence.Token, 10))
 	r.Header.Set(ResourceHeader, url.PathEscape(fence.Resource))
+	r.Header.Del(SharedHeader) // a writer must not pass for a reader by a header that the caller left there
+	if fence.Shared {
+		r.Header.Set(SharedHeader, "1")
+	}
 	base := t.Base
 	if base == nil {
 		base = http.DefaultTransport
