@@ -16,8 +16,8 @@
 //
 // The token is a decimal number from 1 to 2^63-1 without sign, space or leading zero. The resource is
 // percent-encoded, as a segment of a path is: url.PathEscape or encodeURIComponent. Each is sent once.
-// The third header is sent for a shared lease alone. A server that does not know the header treats a reader as a writer.
-// That is safe, and refuses the older of two readers.
+// The third header is sent for a shared lease alone. A server that does not know the header treats a reader as a
+// writer. That is safe, and refuses the older of two readers.
 //
 // # Answers of the middleware
 //

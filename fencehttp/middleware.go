@@ -33,9 +33,11 @@ func Middleware(admit func(resource string, fencingToken int64) error, next http
 }
 
 // MiddlewareShared is a Middleware that asks admitShared instead of admit about the fencing token of a shared lease.
-// The two are commonly Admit and AdmitShared of one leasehold.Guard. The request says by itself which kind it is, so the
-// handler lets a request whose [Fence] is Shared read and not write.
-func MiddlewareShared(admit, admitShared func(resource string, fencingToken int64) error, next http.Handler) http.Handler {
+// The two are commonly Admit and AdmitShared of one leasehold.Guard. The request says by itself which kind it is, so
+// the handler lets a request whose [Fence] is Shared read and not write.
+func MiddlewareShared(
+	admit, admitShared func(resource string, fencingToken int64) error, next http.Handler,
+) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fence, refused := parse(r.Header)
 		if refused == nil {
