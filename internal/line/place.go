@@ -185,7 +185,8 @@ func (p *place) nextPoll(begun clock.Moment, ans backend.Answer) (time.Duration,
 	if ans.Foreign && ans.Rank == 0 {
 		pause = foreignPollInterval - mathrand.N(foreignPollInterval/2)
 	}
-	if expiry := ans.Left + time.Millisecond + time.Duration(ans.Rank)*rankPause; !ans.Forever && expiry < pause {
+	// A poll within the last millisecond before that would find the key gone, or come for nothing.
+	if expiry := ans.Left + time.Millisecond + time.Duration(ans.Rank)*rankPause; !ans.Forever && expiry < pause+time.Millisecond {
 		pause, woken = expiry, ByExpiry
 	}
 	return pause, woken
