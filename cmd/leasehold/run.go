@@ -244,6 +244,7 @@ func (r *runner) supervise(lease *leasehold.Lease) (status int, lost, err error)
 		kill.Reset(max(min(r.grace, most), 0))
 	}
 	var poll <-chan time.Time // once the command has ended, for what it left behind
+	killed := false
 	for {
 		select {
 		case sig := <-r.signals:
@@ -256,6 +257,7 @@ func (r *runner) supervise(lease *leasehold.Lease) (status int, lost, err error)
 			lose(fmt.Errorf("the command ran for longer than -max-hold %v", r.maxHold), r.grace)
 		case <-kill.C:
 			g.kill()
+			killed = true
 			if poll != nil {
 				g.awaitDeath()
 				return status, lost, nil
@@ -265,7 +267,10 @@ func (r *runner) supervise(lease *leasehold.Lease) (status int, lost, err error)
 			if !g.alive() {
 				return status, lost, nil
 			}
-			if lost == nil {
+			switch {
+			case killed:
+				kill.Reset(0) // what is left may be zombies that nobody reaps
+			case lost == nil:
 				g.terminate()
 				kill.Reset(r.grace)
 			}
