@@ -12,7 +12,7 @@ import (
 const inspectText = `inspect says who holds a lock, for how long, and how many wait for it. It
 changes nothing, and its answer may be out of date when you read it.
 
-The exit status is 0 if every KEY is held, and 1 if one of them is free.
+The exit status is 0 if every KEY is held or rests, and 1 if one of them is free.
 
 Example:
 
@@ -62,6 +62,8 @@ type lockJSON struct {
 	TTL          int64  `json:"ttl_ms"` // -1: never
 	FencingToken int64  `json:"fencing_token,omitempty"`
 	Waiters      int    `json:"waiters"`
+	Resting      bool   `json:"resting,omitempty"`
+	Holders      int    `json:"holders,omitempty"`
 }
 
 func jsonOf(s leasehold.LockState) lockJSON {
@@ -69,7 +71,7 @@ func jsonOf(s leasehold.LockState) lockJSON {
 	if s.TTL < 0 {
 		ttl = -1
 	}
-	return lockJSON{s.Key, s.Held, s.Owner, ttl, s.FencingToken, s.Waiters}
+	return lockJSON{s.Key, s.Held, s.Owner, ttl, s.FencingToken, s.Waiters, s.Resting, s.Holders}
 }
 
 // describe prints the state of a lock, a line for each thing known.
@@ -82,6 +84,8 @@ func describe(w io.Writer, s leasehold.LockState) {
 		fmt.Fprint(t, "held\tno\n")
 	case s.Resting:
 		fmt.Fprint(t, "held\tno, it rests after its last lease\n")
+	case s.Holders > 1:
+		fmt.Fprintf(t, "held\tyes, by %d holders\n", s.Holders)
 	case s.Owner == "":
 		fmt.Fprint(t, "held\tyes, by a holder without a label\n")
 	default:

@@ -97,6 +97,10 @@ func holder(s leasehold.LockState) string {
 	switch {
 	case !s.Held:
 		return "-"
+	case s.Resting:
+		return "(rests)"
+	case s.Holders > 1:
+		return fmt.Sprintf("(%d holders)", s.Holders)
 	case s.Owner == "":
 		return "(no label)"
 	}

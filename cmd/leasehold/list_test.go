@@ -157,3 +157,26 @@ func TestVersionSaysWhatItIs(t *testing.T) {
 	_, out, _ = call("", "version", "-json")
 	assert.Regexp(t, `^\{"version":"\S+","go":"go1\S+","os":"\w+","arch":"\w+"\}\n$`, out)
 }
+
+func TestARestAndSeveralHoldersAreShown(t *testing.T) {
+	m, client := redistest.Mini(t)
+	locker := leasehold.New(client)
+	defer locker.Close()
+	for range 2 {
+		_, err := locker.TryAcquire(t.Context(), "pool", time.Minute, leasehold.WithSlots(3))
+		require.NoError(t, err)
+	}
+	lease, err := locker.TryAcquire(t.Context(), "cron", time.Minute, leasehold.WithMinHold(time.Minute))
+	require.NoError(t, err)
+	require.NoError(t, lease.Release(t.Context()))
+	status, out, errs := call("", "inspect", "-redis", m.Addr(), "pool", "cron")
+	assert.Zero(t, status, errs)
+	assert.Contains(t, out, "yes, by 2 holders")
+	assert.Contains(t, out, "it rests")
+	_, out, _ = call("", "inspect", "-json", "-redis", m.Addr(), "pool", "cron")
+	assert.Contains(t, out, `"holders":2`)
+	assert.Contains(t, out, `"resting":true`)
+	_, out, _ = call("", "list", "-redis", m.Addr())
+	assert.Contains(t, out, "(2 holders)")
+	assert.Contains(t, out, "(rests)")
+}

@@ -113,6 +113,9 @@ func (v view) line() string {
 	text := "free"
 	if v.state.Held {
 		text = fmt.Sprintf("held by %s, expires in %s", holder(v.state), expiry(v.state))
+		if v.state.Resting {
+			text = "rests for " + expiry(v.state)
+		}
 	}
 	return fmt.Sprintf("%s, %d waiting, fencing token %d", text, v.state.Waiters, v.state.FencingToken)
 }
