@@ -87,7 +87,7 @@ func TestTheDocumentedRightsAreEnoughAndEachMissingOneIsNamed(t *testing.T) {
 	srv := redistest.Server(t)
 	admin := srv.Client()
 	rule := "on >secret resetkeys ~app:* resetchannels &app:* -@all +evalsha +eval +get +mget +set +del +exists +pexpire +expire +pttl " +
-		"+incr +time +zadd +zcard +zpopmin +zrange +zrangebyscore +zrank +zrem +zscore +hget +hmget +hset +hdel " +
+		"+incr +time +zadd +zcard +zpopmin +zrange +zrangebyscore +zrank +zrem +zscore +hget +hmget +hset +hdel +hgetall +zcount +pexpireat " +
 		"+publish +subscribe +unsubscribe +ping +hello"
 	with := func(more string) map[string][]diagnose.Finding {
 		args := []any{"ACL", "SETUSER", "billing", "reset"}
@@ -114,6 +114,12 @@ func TestTheDocumentedRightsAreEnoughAndEachMissingOneIsNamed(t *testing.T) {
 		assert.Contains(t, serious(found)[0], "rights: "+strings.ToUpper(command)+": ")
 	}
 	assert.Contains(t, serious(with("resetkeys ~other:*"))[0], "no script can be run")
+	for _, command := range []string{"hgetall", "zcount", "pexpireat"} {
+		found := with("-" + command)
+		assert.Empty(t, serious(found))
+		assert.Equal(t, slog.LevelWarn, found["rights"][0].Level)
+		assert.Contains(t, found["rights"][0].Found, strings.ToUpper(command)+": ")
+	}
 	found = with("resetchannels")
 	assert.Empty(t, serious(found))
 	assert.Equal(t, slog.LevelWarn, found["messages"][0].Level)

@@ -35,6 +35,7 @@ try('INCR', counter) try('EXPIRE', counter, 1) try('TIME')
 try('ZADD', line, 1, 'a') try('ZCARD', line) try('ZRANGE', line, 0, 0) try('ZRANGEBYSCORE', line, 0, 1)
 try('ZRANK', line, 'a') try('ZSCORE', line, 'a') try('ZREM', line, 'b') try('ZPOPMIN', line)
 try('HSET', marks, 'a', 1) try('HGET', marks, 'a') try('HMGET', marks, 'a') try('HDEL', marks, 'a')
+try('HGETALL', marks) try('ZCOUNT', line, 0, 1) try('PEXPIREAT', lock, 4102444800000)
 try('ZADD', undone, 1, 'a') try('PUBLISH', ARGV[1], '0')
 for _, key in ipairs(KEYS) do
 	if del then redis.pcall('DEL', key) else redis.pcall('PEXPIRE', key, 1) end
@@ -81,6 +82,8 @@ func (d *deployment) rights(ctx context.Context) {
 		switch {
 		case name == "PUBLISH" || name == "SPUBLISH":
 			d.note("rights", d.name, name+": "+reason, "A waiter learns of a release only by its next poll, up to a second later.", mendRights)
+		case name == "HGETALL" || name == "ZCOUNT" || name == "PEXPIREAT":
+			d.note("rights", d.name, name+": "+reason, "Locks of WithSlots and WithShared cannot be used without it.", mendRights)
 		default:
 			d.serious("rights", d.name, name+": "+reason, "Locks cannot be taken, kept or released without it.", mendRights)
 		}
