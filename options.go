@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/go-leasehold/leasehold/internal/backend"
+	"github.com/go-leasehold/leasehold/internal/clock"
 	"github.com/go-leasehold/leasehold/internal/fault"
 	"github.com/go-leasehold/leasehold/internal/rediskey"
 	"github.com/go-leasehold/leasehold/internal/token"
@@ -56,8 +57,7 @@ type options struct {
 	replicas    int
 	replicasIn  time.Duration
 	kind        token.Kind
-	exclusive   bool // every kind but that of exclusive leases is refused: a quorum's
-	slots       int  // of a kind that is not exclusive: as given to WithSlots, 1 for WithShared
+	slots       int // of a kind that is not exclusive: as given to WithSlots, 1 for WithShared
 	prefix      string
 	owner       string
 	hooks       []Hooks // in the order of their calls
@@ -243,8 +243,6 @@ func (o *options) check(ttl time.Duration) error {
 	case o.replicas < 0 || o.replicas > 0 && (o.replicasIn < time.Millisecond || o.replicasIn > min(ttl/2, maxReplicasIn)):
 		return invalid("WithReplicas(%d, %v): want 0 replicas or more, and a timeout from 1ms to half the ttl of %v, at most %v",
 			o.replicas, o.replicasIn, ttl, maxReplicasIn)
-	case o.kind != token.Exclusive && o.exclusive:
-		return invalid("WithShared and WithSlots: a quorum has exclusive leases alone")
 	case o.kind != token.Exclusive && (o.slots < 1 || o.slots > token.MaxSlots):
 		return invalid("WithSlots(%d): want 1 to %d", o.slots, token.MaxSlots)
 	case len(o.owner) > token.MaxOwner || strings.ContainsFunc(o.owner, func(r rune) bool { return r < ' ' || r > '~' }):
@@ -271,11 +269,8 @@ func (o *options) checkKey(name string) error {
 
 // px is what Redis is told: the TTL and the lock delay in whole milliseconds, rounded up.
 func (o *options) px(ttl time.Duration) int64 {
-	return millis(ttl + o.lockDelay)
+	return clock.Millis(ttl + o.lockDelay)
 }
-
-// millis is a time in whole milliseconds, rounded up.
-func millis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
 
 // every is the time between two renewals of a lease of that TTL.
 func (o *options) every(ttl time.Duration) time.Duration {

@@ -44,7 +44,7 @@ func WithRestartQuarantine(d time.Duration) Option {
 // NewQuorum sends nothing. If there is a quarantine, the first acquires find out whether two clients reach one server.
 // Then every call returns that error.
 func NewQuorum(nodes []redis.UniversalClient, opts ...Option) (*Locker, error) {
-	defaults := (&options{quarantine: time.Minute, exclusive: true}).with(inNewQuorum, opts)
+	defaults := (&options{quarantine: time.Minute}).with(inNewQuorum, opts)
 	q, err := quorum.New(nodes, quorum.Config{
 		Prefix:     defaults.prefix,
 		Quarantine: defaults.quarantine,

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-leasehold/leasehold/internal/backend"
+	"github.com/go-leasehold/leasehold/internal/clock"
 	"github.com/go-leasehold/leasehold/internal/fault"
 	"github.com/go-leasehold/leasehold/internal/rediskey"
 	"github.com/go-leasehold/leasehold/internal/roundtrip"
@@ -304,10 +305,10 @@ func (t *tenureOfOne) release(ctx context.Context, how backend.How, n int) *roun
 func (t *tenureOfOne) finish(ctx context.Context, how backend.How) *roundtrip.Command {
 	var until, most int64
 	if how&backend.Rest != 0 {
-		until, most = t.rest.until, millis(max(0, t.MinHold-time.Since(t.rest.heard)))
+		until, most = t.rest.until, clock.Millis(max(0, t.MinHold-time.Since(t.rest.heard)))
 	}
 	cmd := t.command(ctx, finishScript, allKeys)
-	cmd.Add(releaseModes[how&^backend.Rest], until, most, millis(t.CounterLife))
+	cmd.Add(releaseModes[how&^backend.Rest], until, most, clock.Millis(t.CounterLife))
 	t.s.addWake(cmd, t.Key)
 	return cmd
 }
@@ -332,29 +333,12 @@ func decodeAcquire(reply any) (a backend.Answer, err error) {
 		a.State, a.Found = backend.Granted, isText && a.Fence < 1<<53
 		return a, err
 	}
-	r := script.Elements(list)
-	switch word := r.Word(); {
-	case word == "GONE" && len(list) == 1:
-		a.State = backend.Gone
-		return a, nil
-	case word == "GONE" && len(list) == 2:
+	if r := script.Elements(list); len(list) == 2 && r.Word() == "GONE" {
 		if a.State, a.Why = backend.Gone, r.Int(); a.Why < 0 {
 			return a, r.Err
 		}
-	case word == "HELD" && len(list) == 2:
-		a.State = backend.Held
-		a.Left, a.Forever, a.Uncleared = r.PTTL()
-		return a, r.Err
-	case word == "WAITING" && len(list) == 6:
-		a.State, a.Fence = backend.Waiting, r.FencingToken()
-		a.Left, a.Forever, a.Uncleared = r.PTTL()
-		a.Rank = r.Int()
-		a.Now = r.FencingToken() // the server's time, which most fencing tokens are
-		holder := r.Int()
-		a.Foreign, a.Several = holder == 1, holder == 2 || a.Rank > 0
-		return a, r.Err
 	}
-	return backend.Answer{}, fmt.Errorf("%w: %v to acquire", fault.ErrReply, reply)
+	return several.Decode(list)
 }
 
 // decodeView reads the reply of inspect.lua.

@@ -1,4 +1,4 @@
-package leasehold_test
+package guarantees_test
 
 import (
 	"context"

@@ -32,6 +32,9 @@ func (c *Clock) Now() Moment {
 	return Moment{t, c.Wall(t)}
 }
 
+// Millis is a time in whole milliseconds, rounded up: what Redis is told must not be over sooner.
+func Millis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
+
 // Margin is by how much less than its TTL a lease is trusted: for the rate at which two clocks may drift apart, and for the
 // rounding of Redis.
 func Margin(ttl time.Duration) time.Duration { return max(2*time.Millisecond, ttl/100) }

@@ -25,8 +25,8 @@ func New(body string) *redis.Script {
 	return redis.NewScript("local body = (function() " + body + "\nend)\n" + lua)
 }
 
-// Run runs a script that New has made, for the fencing token of an exclusive or a shared lease. An error that matches fault.ErrInvalid comes before anything was sent. After a Stale, and
-// after an error about the mark, the body did not run.
+// Run runs a script that New has made, for the fencing token of an exclusive or a shared lease. An error that matches
+// fault.ErrInvalid comes before anything was sent. After a Stale, and after an error about the mark, the body did not run.
 func Run(ctx context.Context, client redis.Scripter, script *redis.Script, resource string, token int64, shared bool, keys []string, args []any) (any, error) {
 	if _, ok := client.(redis.Pipeliner); ok {
 		return nil, fault.Invalid("a pipeline has no answer when Run returns")

@@ -62,10 +62,12 @@ import (
 	"time"
 
 	"github.com/go-leasehold/leasehold/internal/backend"
+	"github.com/go-leasehold/leasehold/internal/clock"
 	"github.com/go-leasehold/leasehold/internal/fault"
 	"github.com/go-leasehold/leasehold/internal/quorum/nodescript"
 	"github.com/go-leasehold/leasehold/internal/quorum/proposal"
 	"github.com/go-leasehold/leasehold/internal/roundtrip"
+	"github.com/go-leasehold/leasehold/internal/token"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -108,7 +110,7 @@ func New(clients []redis.UniversalClient, config Config) (*Quorum, error) {
 	if config.NodeError == nil {
 		config.NodeError = func(i int, err error) error { return fmt.Errorf("node %d: %w", i, err) }
 	}
-	q := &Quorum{config: config, proposer: proposal.New(len(clients)), quarantine: millis(config.Quarantine)}
+	q := &Quorum{config: config, proposer: proposal.New(len(clients)), quarantine: clock.Millis(config.Quarantine)}
 	for i, client := range clients {
 		q.nodes = append(q.nodes, newNode(q, i, client))
 	}
@@ -157,15 +159,12 @@ func (q *Quorum) Check(r backend.Request, ttl time.Duration) error {
 		return fault.Invalid("WithReplicas(%d): a quorum counts nodes, not replicas", r.Replicas)
 	case r.MinHold > 0 || r.CounterLife > 0:
 		return fault.Invalid("WithMinHold(%v), WithCounterLife(%v): no option of a quorum, whose nodes have no clock in common", r.MinHold, r.CounterLife)
+	case r.Kind != token.Exclusive:
+		return fault.Invalid("WithShared and WithSlots: a quorum has exclusive leases alone")
 	case quarantine > 0 && ttl+r.LockDelay > quarantine:
 		return fault.Invalid("ttl %v with WithLockDelay(%v): want at most WithRestartQuarantine's %v together", ttl, r.LockDelay, quarantine)
 	}
 	return nil
-}
-
-// millis is a quarantine in ms, rounded up: a node must not vote a moment too early.
-func millis(quarantine time.Duration) int64 {
-	return int64((quarantine + time.Millisecond - 1) / time.Millisecond)
 }
 
 // IsUnknown reports whether a majority was never connected. An acquire then waits for roundtrip.FirstBound, by when go-redis has

@@ -103,7 +103,8 @@ func (t *tenure) Acquire(ctx context.Context, how backend.Mode, bound time.Durat
 	if err != nil {
 		return backend.Answer{}, writes, err
 	}
-	a, err := decode(reply)
+	list, _ := reply.([]any)
+	a, err := Decode(list)
 	return a, writes, err
 }
 
@@ -183,9 +184,9 @@ func (s *Store) Leave(ctx context.Context, r backend.Request, keys []any, isCanc
 // Detach has nothing to do: a renewal that is on its way only lengthens the time of the entry.
 func (t *tenure) Detach() {}
 
-// decode reads a reply of acquire.lua: a list that begins with a word.
-func decode(reply any) (a backend.Answer, err error) {
-	list, _ := reply.([]any)
+// Decode reads a reply of acquire.lua: a list that begins with a word. Those that are no grant are as the root package's
+// acquire.lua has them.
+func Decode(list []any) (a backend.Answer, err error) {
 	r := script.Elements(list)
 	switch word := r.Word(); {
 	case word == "GRANTED" && len(list) == 4:
@@ -203,9 +204,10 @@ func decode(reply any) (a backend.Answer, err error) {
 		a.State, a.Fence = backend.Waiting, r.FencingToken()
 		a.Left, a.Forever, a.Uncleared = r.PTTL()
 		a.Rank = r.Int()
-		a.Now = r.FencingToken()
-		a.Foreign = r.Int() == 1
+		a.Now = r.FencingToken() // the server's time, which most fencing tokens are
+		holder := r.Int()
+		a.Foreign, a.Several = holder == 1, holder == 2 || a.Rank > 0
 		return a, r.Err
 	}
-	return backend.Answer{}, fmt.Errorf("%w: %v to acquire", fault.ErrReply, reply)
+	return backend.Answer{}, fmt.Errorf("%w: %v to acquire", fault.ErrReply, list)
 }
