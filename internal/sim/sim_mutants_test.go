@@ -227,7 +227,7 @@ var clientMutants = []struct {
 	{"trust counts from the last poll, answered or not", placeFile, "	p.w.Attempts++\n", "	p.w.Attempts++\n	p.anchor = p.l.clock.Now()\n"},
 	{"no poll after the subscription", subscriptionFile, "t.pollAll() // a message may", "// a message may"},
 	{"no poll interval", placeFile, "	if pause < PollInterval/2 {", "	if pause = time.Hour; false {"},
-	{"no poll at the expiry", placeFile, "!ans.Forever && expiry < pause {", "false && expiry < pause {"},
+	{"no poll at the expiry", placeFile, "!ans.Forever && expiry < pause+time.Millisecond {", "false && expiry < pause {"},
 	{"who gives up does not say so", waitFile, "l.cancel(w, err, leave)", "leave()"},
 	{"a lease counts from the answer", placeFile, "return p.grant(begun, 0,", "return p.grant(p.l.clock.Now(), 0,"},
 	{"a renewal counts from the answer", "../../renewal.go", "		le.prolong(begun)\n	}\n	le.noteWaiters", "		le.prolong(le.l.clock.Now())\n	}\n	le.noteWaiters"},
