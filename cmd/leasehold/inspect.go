@@ -12,7 +12,7 @@ import (
 const inspectText = `inspect says who holds a lock, for how long, and how many wait for it. It
 changes nothing, and its answer may be out of date when you read it.
 
-The exit status is 0 if every KEY is held or rests, and 1 if one of them is free.
+The exit status is 0 if every KEY is held or rests, and 1 if one is free.
 
 Example:
 
